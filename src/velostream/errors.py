@@ -1,0 +1,415 @@
+"""The whole error tree.
+
+Every error a user can meet is a `VelostreamError` with one line of `message` (lower case, naming the kind
+and the quoted name), and where they help a `detail`, a `hint` (something to type), a stable kebab-case `code`
+and a `category`. Constructors build the texts, so that the same mistake reads the same everywhere.
+Foreign exceptions never cross a seam: wrap them here and keep the original as `__cause__`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Self
+
+
+class Category(StrEnum):
+    """What kind of trouble it is; decides whether a retry makes sense."""
+
+    MISSING = "missing"
+    NETWORK = "network"
+    AUTHENTICATION = "authentication"
+    CONFIGURATION = "configuration"
+    DATA = "data"
+    CONFLICT = "conflict"
+    UNSUPPORTED = "unsupported"
+    STATE = "state"
+    SQL = "sql"
+    TIMEOUT = "timeout"
+    INTERNAL = "internal"
+    UNKNOWN = "unknown"
+
+    @property
+    def retriable(self) -> bool:
+        """Whether trying again later may help (LANGUAGE.md, Errors)."""
+        return self in (Category.MISSING, Category.NETWORK, Category.UNKNOWN)
+
+
+def near_names(name: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
+    """The known names a typist of `name` most likely meant, nearest first."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=limit, cutoff=0.6)
+    return [by_lower[match] for match in close]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint naming the nearest known names, or nothing when none is near."""
+    close = near_names(name, known)
+    if not close:
+        return None
+    return "did you mean " + " or ".join(f'"{match}"' for match in close) + "?"
+
+
+class VelostreamError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    default_code = "error"
+    default_category = Category.UNKNOWN
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+        category: Category | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.code = code or self.default_code
+        self.category = category or self.default_category
+
+    def __str__(self) -> str:
+        return render_text(self)
+
+
+class SqlError(VelostreamError):
+    """A statement that can't be parsed, resolved or validated; knows where in the text."""
+
+    default_code = "sql"
+    default_category = Category.SQL
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        line: int = 1,
+        column: int = 1,
+        text: str | None = None,
+        width: int = 1,
+        problems: Sequence[SqlError] = (),
+        **rest: Any,
+    ) -> None:
+        super().__init__(message, **rest)
+        self.line = line
+        self.column = column
+        self.text = text
+        self.width = max(1, width)
+        self.problems: tuple[SqlError, ...] = tuple(problems) or (self,)
+
+    def caret(self) -> str | None:
+        """The source line with a caret under the place, or nothing when the text isn't known."""
+        lines = (self.text or "").splitlines()
+        if not 1 <= self.line <= len(lines):
+            return None
+        source = lines[self.line - 1]
+        shown = source.replace("\t", " ")
+        return f"{shown}\n{' ' * (self.column - 1)}{'^' * min(self.width, max(1, len(source) - self.column + 1))}"
+
+    @classmethod
+    def all_of(cls, problems: Sequence[SqlError]) -> SqlError:
+        """One error that carries every problem found; the first one speaks."""
+        first = problems[0]
+        if len(problems) == 1:
+            return first
+        error = type(first)(
+            first.message,
+            detail=first.detail,
+            hint=first.hint,
+            code=first.code,
+            category=first.category,
+            line=first.line,
+            column=first.column,
+            text=first.text,
+            width=first.width,
+            problems=problems,
+        )
+        return error
+
+
+class ParseError(SqlError):
+    default_code = "syntax"
+
+
+class ResolveError(SqlError):
+    """A name in a statement that nothing answers to."""
+
+    default_code = "unknown-name"
+
+    @classmethod
+    def unknown(cls, what: str, name: str, *, known: Iterable[str], **place: Any) -> Self:
+        candidates = sorted(set(known))
+        hint = did_you_mean(name, candidates)
+        listed = ", ".join(candidates[:12]) or "none"
+        return cls(
+            f'{what} "{name}" does not exist',
+            detail=f"known {what}s: {listed}",
+            hint=hint,
+            code=f"unknown-{what}",
+            width=len(name),
+            **place,
+        )
+
+
+class ValidationError(SqlError):
+    default_code = "invalid-statement"
+
+
+class OptionError(SqlError):
+    """An option of a WITH clause or URI that isn't known or has a wrong value."""
+
+    default_code = "invalid-option"
+
+    @classmethod
+    def unknown(cls, name: str, *, known: Iterable[str], **place: Any) -> Self:
+        candidates = sorted(known)
+        return cls(
+            f'option "{name}" is not known here',
+            detail="known options: " + ", ".join(candidates),
+            hint=did_you_mean(name, candidates),
+            code="unknown-option",
+            width=len(name),
+            **place,
+        )
+
+    @classmethod
+    def value(cls, name: str, value: str, *, expected: str, **place: Any) -> Self:
+        return cls(
+            f'option "{name}" has the invalid value "{value}"',
+            detail=f"expected {expected}",
+            hint=f"write WITH ('{name}' = …) with {expected}",
+            code="invalid-option-value",
+            **place,
+        )
+
+
+class NotExecutableError(SqlError):
+    """A statement form that parses but that this version does not run."""
+
+    default_code = "not-executable"
+    default_category = Category.UNSUPPORTED
+
+    @classmethod
+    def statement(cls, kind: str, *, hint: str | None = None, **place: Any) -> Self:
+        return cls(f"statement {kind} can't be executed by this version", hint=hint, **place)
+
+
+class NotFoundError(VelostreamError):
+    default_code = "not-found"
+    default_category = Category.MISSING
+
+    @classmethod
+    def of(cls, what: str, name: str, *, known: Iterable[str] = ()) -> Self:
+        candidates = sorted(set(known))
+        return cls(
+            f'{what} "{name}" does not exist',
+            detail=f"known {what}s: {', '.join(candidates[:12]) or 'none'}",
+            hint=did_you_mean(name, candidates),
+            code=f"unknown-{what}",
+        )
+
+
+class AlreadyExistsError(VelostreamError):
+    default_code = "already-exists"
+    default_category = Category.CONFLICT
+
+    @classmethod
+    def of(cls, what: str, name: str) -> Self:
+        return cls(
+            f'{what} "{name}" exists already',
+            hint=f'CREATE OR REPLACE replaces it, IF NOT EXISTS keeps it, DROP {what.upper()} "{name}" removes it',
+        )
+
+
+class InUseError(VelostreamError):
+    default_code = "in-use"
+    default_category = Category.CONFLICT
+
+    @classmethod
+    def table(cls, name: str, *, readers: Sequence[str]) -> Self:
+        return cls(
+            f'table "{name}" is read by others',
+            detail="readers: " + ", ".join(readers),
+            hint=f'DROP TABLE "{name}" CASCADE drops them too',
+        )
+
+
+class TableError(VelostreamError):
+    """A table refused a read or a write; nothing of the write was applied."""
+
+    default_code = "table"
+    default_category = Category.DATA
+
+    @classmethod
+    def duplicate_key(cls, table: str, key: object) -> Self:
+        return cls(
+            f'key {key!r} exists already in table "{table}"',
+            detail="nothing of the statement was applied",
+            hint="UPSERT INTO replaces the row of an existing key",
+            code="duplicate-key",
+            category=Category.CONFLICT,
+        )
+
+    @classmethod
+    def null_in(cls, table: str, column: str) -> Self:
+        return cls(
+            f'column "{column}" of table "{table}" is NOT NULL and got a NULL',
+            detail="nothing of the statement was applied",
+            code="not-null",
+        )
+
+    @classmethod
+    def without_key(cls, table: str) -> Self:
+        return cls(
+            f'table "{table}" has no key',
+            hint="declare one: PRIMARY KEY after a column or select item, or WITH ('key' = 'a,b')",
+            code="no-key",
+        )
+
+    @classmethod
+    def version_gone(cls, table: str, version: int, *, oldest: int) -> Self:
+        return cls(
+            f'version {version} of table "{table}" is not kept any more',
+            detail=f"oldest version kept: {oldest}",
+            hint="WITH ('history' = …) keeps more",
+            code="changes-expired",
+        )
+
+    @classmethod
+    def wrong_type(cls, table: str, column: str, *, expected: str, got: str) -> Self:
+        return cls(
+            f'column "{column}" of table "{table}" is {expected} and can\'t hold {got}',
+            code="wrong-type",
+        )
+
+
+class UnsupportedError(VelostreamError):
+    default_code = "unsupported"
+    default_category = Category.UNSUPPORTED
+
+    @classmethod
+    def capability(cls, kind: str, capability: str) -> Self:
+        return cls(f'kind "{kind}" can\'t do "{capability}"', code="unsupported-capability")
+
+
+class SourceError(VelostreamError):
+    """Trouble with what a source reads from; the category says whether to retry."""
+
+    default_code = "source"
+
+    @classmethod
+    def missing_file(cls, path: str, *, pattern: bool) -> Self:
+        what = "no file matches the pattern" if pattern else "file does not exist:"
+        wait = "make sure matching files will arrive, or" if pattern else "check the path, or"
+        return cls(
+            f'{what} "{path}"',
+            hint=f"{wait} wait for it: WITH ('file.wait.timeout' = '60s'), or follow it: WITH ('watch' = 'true')",
+            code="missing-file",
+            category=Category.MISSING,
+        )
+
+    @classmethod
+    def bad_record(cls, source: str, *, position: str, reason: str) -> Self:
+        return cls(
+            f'source "{source}" has a bad record at {position}',
+            detail=reason,
+            hint="WITH ('bad.records' = 'dead_letter') sets such records aside",
+            code="bad-record",
+            category=Category.DATA,
+        )
+
+
+class QueryError(VelostreamError):
+    """A running query failed; the message names it."""
+
+    default_code = "query-failed"
+
+
+class StateError(VelostreamError):
+    """The state directory, its log or a checkpoint is not what it should be."""
+
+    default_code = "state"
+    default_category = Category.STATE
+
+    @classmethod
+    def locked(cls, path: str, *, holder: str) -> Self:
+        return cls(
+            f'state directory "{path}" is in use',
+            detail=f"held by {holder}",
+            hint="close that connection first, or use another directory",
+            code="state-locked",
+        )
+
+    @classmethod
+    def corrupt(cls, path: str, *, reason: str) -> Self:
+        return cls(f'state file "{path}" is damaged', detail=reason, code="state-corrupt")
+
+    @classmethod
+    def checkpoint(cls, query: str, *, reason: str) -> Self:
+        return cls(
+            f'checkpoint of query "{query}" does not fit',
+            detail=reason,
+            hint="CREATE OR REPLACE builds it anew from its sources",
+            code="checkpoint-mismatch",
+        )
+
+
+class WaitTimeoutError(VelostreamError):
+    default_code = "timeout"
+    default_category = Category.TIMEOUT
+
+
+class ClosedError(VelostreamError):
+    default_code = "closed"
+    default_category = Category.STATE
+
+
+class MissingExtraError(VelostreamError):
+    """An optional driver isn't installed."""
+
+    default_code = "missing-extra"
+    default_category = Category.CONFIGURATION
+
+    @classmethod
+    def of(cls, feature: str, *, extra: str) -> Self:
+        return cls(f"{feature} needs a driver that is not installed", hint=f"pip install 'velostream[{extra}]'")
+
+
+def render_text(error: VelostreamError) -> str:
+    """The terminal form: message, place, detail, hint; every problem of a SQL error."""
+    problems: Sequence[VelostreamError] = error.problems if isinstance(error, SqlError) else (error,)
+    return "\n".join(_render_one(problem) for problem in problems)
+
+
+def _render_one(error: VelostreamError) -> str:
+    lines = [error.message]
+    if isinstance(error, SqlError):
+        caret = error.caret()
+        if caret is not None:
+            lines[0] += f" (line {error.line}, column {error.column})"
+            lines += [f"  {line}" for line in caret.splitlines()]
+    if error.detail:
+        lines.append(f"detail: {error.detail}")
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    return "\n".join(lines)
+
+
+def render_json(error: VelostreamError) -> dict[str, Any]:
+    """The machine form; SQL errors carry their place and all problems."""
+    form: dict[str, Any] = {
+        "message": error.message,
+        "detail": error.detail,
+        "hint": error.hint,
+        "code": error.code,
+        "category": str(error.category),
+    }
+    if isinstance(error, SqlError):
+        form |= {"line": error.line, "column": error.column}
+        if len(error.problems) > 1:
+            form["problems"] = [render_json(problem) for problem in error.problems if problem is not error]
+    return form

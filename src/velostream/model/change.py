@@ -1,0 +1,64 @@
+"""What a commit carries: writes, epochs, and the signed changes readers get back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+CHANGE = "_change"
+"""Name of the sign column of a change batch: int8, +1 the row is now there, -1 it is gone."""
+
+JsonValue = Any
+"""What `json.dumps` takes: an offset or a position."""
+
+
+class Mode(StrEnum):
+    """How the rows of a write meet what the table holds."""
+
+    APPEND = "append"
+    """Add the rows; in a keyed table an existing key is a `duplicate-key` error."""
+    UPSERT = "upsert"
+    """The later row of a key wins, within the batch too; a table without a key appends."""
+    DELETE = "delete"
+    """Rows carry the key columns (keyed table) or all columns (bag: one row each is removed)."""
+    CHANGES = "changes"
+    """Rows carry the sign column; -1 removes one equal row (by key in a keyed table), +1 adds.
+    Applied in order per key, so an update is -1 then +1."""
+    REPLACE = "replace"
+    """The rows are the whole new content (of `scope`); the table commits the minimal difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of a table a REPLACE speaks for: rows whose `column` equals `value`."""
+
+    column: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Rows for one table and how to apply them."""
+
+    mode: Mode
+    rows: pa.Table
+    scope: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Number of a commit by one writer; the same or an older number applied again changes nothing."""
+
+    writer: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """The net change of a table up to `version`: its columns plus `_change`."""
+
+    version: int
+    arrow: pa.Table

@@ -1,0 +1,208 @@
+"""The source seam: where rows come from.
+
+A source has a schema, offsets, a bulk phase (what is there now) and an incremental phase (what comes after), with
+no gap and no overlap between them: both are ranges of offsets. Implement `Source` for full control, or
+`SimpleSource` for something that is merely polled.
+
+Sources travel: the engine pickles them to Spark's workers, which call `read` in processes of their own. So
+`__init__` only keeps the spec; connections are opened in the method that needs them and closed in it or in `close`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from velostream.model.change import JsonValue
+from velostream.model.options import Option, Options
+from velostream.model.schema import Schema
+
+Offset = JsonValue
+"""A position, JSON-safe; everything before it has been read. Opaque to the engine but for equality."""
+
+
+class Emits(StrEnum):
+    """What one record means."""
+
+    APPENDS = "appends"
+    UPSERTS = "upserts"
+    CHANGES = "changes"
+
+
+class Replay(StrEnum):
+    """How long a range of offsets can be read again."""
+
+    NONE = "none"
+    UNTIL_COMMIT = "until-commit"
+    FOREVER = "forever"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCapabilities:
+    """What a source can do with the options it was given; the engine and the conformance suite read this."""
+
+    emits: Emits = Emits.APPENDS
+    replay: Replay = Replay.NONE
+    incremental: bool = False
+    """Has an incremental phase: `latest_offset` may move after the bulk phase."""
+    follows: bool = False
+    """Is being followed: the engine keeps asking. False is a bounded source, read once."""
+    guarantee: str = "exactly-once"
+
+    @property
+    def is_stream(self) -> bool:
+        """Endless appends are a stream; everything else is a table, kept up to date by difference."""
+        return self.follows and self.emits is Emits.APPENDS
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """A source as a statement names it: kind, address and options, secrets still as `${VAR}`."""
+
+    kind: str
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    columns: Schema | None = None
+    """Columns declared by the statement (`CREATE STREAM s (…)`, `record.schema`); they win over discovery."""
+
+    def identity(self) -> str:
+        """Equal for sources that can share one reading: kind, address, options, declared columns."""
+        declared = "" if self.columns is None else repr(self.columns.to_json())
+        return f"{self.kind}|{self.uri}|{sorted(self.options.items())!r}|{declared}"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A part of a range that one worker reads. Picklable."""
+
+    payload: JsonValue
+    origin: str | None = None
+    """Which part of the source the rows belong to (a file, an object), for sources that emit changes."""
+    replaces: bool = False
+    """The rows are the whole new content of `origin`; what it held before and is not among them is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that could not be decoded: raw bytes, where it stood, why."""
+
+    raw: bytes
+    position: str
+    reason: str
+
+
+OnBad = Callable[[BadRecord], None]
+
+
+class Source(ABC):
+    """One source of one statement group. Driver-side calls come from one thread at a time.
+
+    Delivery guarantee: exactly-once into tables if `replay` is `forever`; sources with a weaker replay are
+    spooled by the engine before their records are acknowledged through `commit`.
+    """
+
+    kind: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    def __init__(self, spec: SourceSpec) -> None:
+        """Keep the spec and check its options. Must not connect, open or list anything."""
+        self.spec = spec
+        self.settings = Options(spec.options, self.options)
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> SourceCapabilities:
+        """What this source does with its options. Must not touch the outside."""
+
+    @abstractmethod
+    def schema(self) -> Schema | None:
+        """Columns of the records: declared ones, else discovered. None while there is nothing to discover from.
+
+        Raises `SourceError` with its category when the source is missing or refuses. The answer must be stable:
+        discovering again over more data may add columns, never change one.
+        """
+
+    @abstractmethod
+    def initial_offset(self) -> Offset:
+        """Where reading begins; before the first record, or after the last for `auto.offset.reset = latest`."""
+
+    @abstractmethod
+    def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
+        """The end of what can be read after `start` now, at most about `max_rows` rows on.
+
+        Equal to `start` when there is nothing new. Must never pass a record that isn't complete (a half-written
+        line). Called often: keep it cheap.
+        """
+
+    @abstractmethod
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        """Cut a range into parts. Reading all of them gives exactly the records after `start` up to `end`,
+        whatever the cut, and the same ones each time within the replay capability. Order of partitions and of
+        rows within one is the source's own order."""
+
+    @abstractmethod
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        """Decode one part into batches of exactly `schema.arrow` (plus an int8 `_change` column when `emits` is
+        upserts or changes without `replaces`; -1 is a tombstone carrying the key columns).
+
+        Runs in a worker process. A record that can't be decoded goes to `on_bad` and never stops the others."""
+
+    def commit(self, end: Offset) -> None:
+        """Everything before `end` is durable with us; the source may forget it. May be called again."""
+
+    def close(self) -> None:
+        """Give back what is held. Called once, nothing is called after it."""
+
+
+class SimpleSource(Source):
+    """The simple rung: something to load whole and, if it can, to ask for what is newer.
+
+    Rows are re-read as a whole when there is no incremental phase, and the engine commits the difference.
+    """
+
+    @abstractmethod
+    def bulk_load(self) -> pa.Table:
+        """Everything there is now, up to the offset `get_current_offset` gave just before."""
+
+    @abstractmethod
+    def get_current_offset(self) -> Offset:
+        """The present end. Must change when there is something new."""
+
+    def supports_incremental(self) -> bool:
+        return False
+
+    def incremental_load(self, since: Offset, until: Offset) -> pa.Table:
+        """What came after `since` up to `until`; only called when `supports_incremental`."""
+        raise NotImplementedError
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        incremental = self.supports_incremental()
+        emits = Emits.APPENDS if incremental else Emits.CHANGES
+        return SourceCapabilities(emits=emits, incremental=incremental, follows=incremental)
+
+    def schema(self) -> Schema | None:
+        return self.spec.columns or Schema.from_arrow(self.bulk_load().schema)
+
+    def initial_offset(self) -> Offset:
+        return None
+
+    def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
+        return self.get_current_offset()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        if start == end:
+            return ()
+        if start is None or not self.supports_incremental():
+            return (Partition({"since": None, "until": end}, origin="", replaces=not self.supports_incremental()),)
+        return (Partition({"since": start, "until": end}),)
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        since: Any = partition.payload["since"]
+        table = self.bulk_load() if since is None else self.incremental_load(since, partition.payload["until"])
+        yield from table.select(list(schema.names)).cast(schema.arrow).to_batches()

@@ -1,0 +1,201 @@
+"""The plan of a query as data: what EXPLAIN prints and the engine executes.
+
+A plan never names Spark objects. Every SQL text in it is plain Spark SQL over relation names that the engine registers as
+temporary views: the `relation` of each input, `stage` for a batch after its lookups, `feed` for the rows an
+aggregate consumes, `groups` for its bare result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from velostream.errors import SqlError
+from velostream.model.expression import Expression
+from velostream.model.schema import Schema
+from velostream.sql.statements import Emit, OptionValue, SourceRef
+
+
+class RelationKind(StrEnum):
+    TABLE = "table"
+    """Has versions; anything kept by us: declared tables, views, folded sources."""
+    STREAM = "stream"
+    """Endless appends."""
+    BOUNDED = "bounded source"
+    """A source read once; a table wherever it meets another input."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What the catalog knows of something a FROM can name. `schema` is None while nothing is known yet."""
+
+    name: str
+    kind: RelationKind
+    schema: Schema | None
+    indexes: tuple[tuple[str, ...], ...] = ()
+    """Column sets that can be looked up in O(1), the key first."""
+    rows: int | None = None
+    reason: str = ""
+    """Why it is a stream or a table, for EXPLAIN."""
+
+
+class Catalog(Protocol):
+    """What planning asks of the engine. Answers from memory, but for discovering a source's schema."""
+
+    def relation(self, name: str) -> Relation | None:
+        """The table, view or stream of that name, in any case of letters."""
+
+    def names(self) -> Sequence[str]: ...
+
+    def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
+        """A source of FROM; its own options merged with the statement's (the nearer wins) are given.
+        Raises `SourceError` or `OptionError`."""
+
+    def option_names(self, reference: SourceRef | None) -> Sequence[str]:
+        """Options known to that source kind; with None those of tables and queries."""
+
+
+class Strategy(StrEnum):
+    MAP = "map"
+    AGGREGATE = "aggregate"
+    REFRESH = "refresh"
+    PASSTHROUGH = "passthrough"
+
+
+@dataclass(frozen=True)
+class Input:
+    """One relation a query reads, under the name Spark will know it by."""
+
+    relation: str
+    target: Relation
+    source: SourceRef | None = None
+    options: tuple[OptionValue, ...] = ()
+    """Merged options of the source: URI and FROM … WITH over the statement's."""
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """An equality of a join: an expression over the driving rows, and a column of the table."""
+
+    driving: str
+    """Spark SQL over the columns of the stage so far."""
+    column: str
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One join through the lookup stage.
+
+    The stage receives rows with columns `k0…kn` (the driving expressions, already cast to the table columns' types) and
+    appends `columns` of the table as `{prefix}{column}`. INNER drops rows without a match; LEFT keeps them with NULLs.
+    """
+
+    input: str
+    """Relation name of the table's `Input`."""
+    outer: bool
+    keys: tuple[KeyPair, ...]
+    columns: tuple[str, ...]
+    prefix: str
+    access: str
+    """`key` or `index`, for EXPLAIN."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The fast way of a stream–table join: lookups one after another, then SQL over `stage`.
+
+    `stage` has the driving input's columns under their own names and each lookup's columns under its prefix.
+    """
+
+    lookups: tuple[Lookup, ...]
+    sql: str
+
+
+@dataclass(frozen=True)
+class MapPlan:
+    """A stateless transformation of batches of the driving stream."""
+
+    driving: str
+    """Relation name of the stream."""
+    sql: str
+    """The general path: Spark SQL over all inputs' relations."""
+    stages: Stages | None = None
+    """The fast way, when there is one; gives the same rows."""
+    why_not: str = ""
+    """Why there is no fast way though tables are read."""
+
+
+@dataclass(frozen=True)
+class AggregatePlan:
+    """A GROUP BY over a stream: a stateless feed, then the bare aggregate in Spark's state."""
+
+    feed: MapPlan
+    """Gives the rows the aggregate reads, columns `c0…cn`."""
+    sql: str
+    """The bare aggregate over `feed`; one row per group, in update mode."""
+    key: tuple[str, ...]
+    """Output columns of `sql` that identify the group; empty: a single group."""
+    final: str | None = None
+    """Spark SQL over `groups` for what is not bare (HAVING, ORDER BY, unselected group columns); None when `sql`
+    already gives the table's rows."""
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """How a continuous or pull query is answered."""
+
+    strategy: Strategy
+    reason: str
+    inputs: tuple[Input, ...]
+    sql: str
+    """The whole query as Spark SQL over the inputs' relations: the general path, and what `refresh` runs."""
+    map: MapPlan | None = None
+    aggregate: AggregatePlan | None = None
+    passthrough: PassthroughPlan | None = None
+    key: tuple[str, ...] = ()
+    """Key of the result by PRIMARY KEY items, else GROUP BY columns (all of them selected), else none."""
+    emit: Emit = Emit.CHANGES
+    ordered: bool = False
+    """The outermost query has an ORDER BY, so a pull query's order of rows matters."""
+    warnings: tuple[SqlError, ...] = field(default=())
+
+
+class AggregateFunction(StrEnum):
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output of a passthrough SELECT: a column, or an aggregate of a column (None: COUNT(*))."""
+
+    name: str
+    column: str | None
+    function: AggregateFunction | None = None
+    distinct: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
+
+
+@dataclass(frozen=True)
+class PassthroughPlan:
+    """A SELECT over one table that the table answers itself, without Spark."""
+
+    table: str
+    items: tuple[Item, ...]
+    condition: Expression | None = None
+    order: tuple[Order, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+    access: str = "scan"
+    """`key`, `index` or `scan`."""

@@ -1,0 +1,127 @@
+"""The table seam: one contract for every kind of store.
+
+A `Table` takes commits and gives snapshots. Everything else (conveniences, SQL, views) is built on those two.
+What a kind can do is said once, in its `TableCapabilities`; the engine refuses by that object, the docs are generated
+from it and the conformance suite runs by it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from velostream.model.change import ChangeBatch, Epoch, Write
+from velostream.model.expression import Expression
+from velostream.model.options import Option
+from velostream.model.schema import Schema
+
+KeyValue = Any
+"""A scalar, or a tuple for a composite key."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCapabilities:
+    """What a kind of table can do; the default is "cannot"."""
+
+    insert: bool = False
+    update: bool = False
+    delete: bool = False
+    upsert: bool = False
+    lookup: bool = False
+    conditions: bool = False
+    epochs: bool = False
+    transactions: bool = False
+    versions: bool = False
+    """Older versions can be read, so a replayed batch sees what it saw."""
+    durable: bool = False
+
+
+class Row(Mapping[str, Any]):
+    """One row as a mapping. Kinds give their own, decoding a field when it is asked for."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+class CompiledCondition(Protocol):
+    """A condition in the form the store runs. `examined` tells how: "key", "index" or "scan"."""
+
+    @property
+    def access(self) -> str: ...
+
+    @property
+    def remainder(self) -> Expression | None:
+        """What the store can't evaluate itself and we apply on top; None when it does all of it."""
+
+
+class Snapshot(ABC):
+    """An immutable view of one version. Holds no lock; every method may be called from any thread."""
+
+    schema: Schema
+    version: int
+
+    @abstractmethod
+    def get(self, key: KeyValue) -> Row | None:
+        """The row of a key; `TableError.without_key` on a bag."""
+
+    @abstractmethod
+    def contains(self, key: KeyValue) -> bool: ...
+
+    @abstractmethod
+    def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows of the keys found, in the order of the keys; a composite key is a table with the key's columns.
+
+        The result has a first column `_position` (int64): which of the given keys each row answers. A NULL key matches nothing."""
+
+    @abstractmethod
+    def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows for which the condition is true, in a stable order, as Arrow."""
+
+    @abstractmethod
+    def count(self, condition: Expression | None = None) -> int: ...
+
+    @abstractmethod
+    def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
+        """All rows from the `offset`-th on, in the order of `scan`, in batches of at most `size`."""
+
+
+class Table(ABC):
+    """One table. Reads and writes may come from many threads; commits are serialised by the kind."""
+
+    kind: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]] = ()
+    capabilities: ClassVar[TableCapabilities] = TableCapabilities()
+
+    name: str
+    schema: Schema
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Sequence number of the last commit that changed this table."""
+
+    @abstractmethod
+    def commit(self, write: Write, epoch: Epoch | None = None) -> int:
+        """Apply a write, all of it or nothing, together with its epoch. Gives the version that holds it.
+
+        An epoch not above the writer's last one is a repeat: nothing changes and the present version is given."""
+
+    @abstractmethod
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """The newest version, or an older one; `TableError.version_gone` when it isn't kept."""
+
+    @abstractmethod
+    def changes(self, since: int, until: int | None = None) -> ChangeBatch:
+        """The net signed change after version `since` up to `until` (newest), -1 rows before +1 rows.
+        `TableError.version_gone` when `since` isn't kept."""
+
+    @abstractmethod
+    def compile_condition(self, condition: Expression) -> CompiledCondition:
+        """Turn a condition into what this store runs, once; cached by the kind."""
+
+    def close(self) -> None:
+        """Give back what is held."""
