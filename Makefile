@@ -1,0 +1,56 @@
+# `make` prints what there is to do. Everything runs in .venv, which `make setup` builds.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup test demo bench soak lint clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+KILLS ?= 50
+
+# The first Python that is new enough; override with `make setup PYTHON=/path/to/python`.
+PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11; do \
+	if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$candidate; break; fi; done)
+
+help: ## what there is to do
+	@echo "velostream: SQL whose tables stay up to date"
+	@echo
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)$$/  make \1|\2/' | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## build .venv with everything that is needed (again only when the requirements change)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; name one: make setup PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "==> $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "==> installing velostream and its tools"
+	@$(BIN)/python -m pip install --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt --editable '.[dev]'
+	@if $(BIN)/python -c 'from velostream.engine.java import find_java; print("==> using", find_java())' 2>/dev/null; then :; else \
+		echo "==> no Java 17 or newer here: installing one into $(VENV)"; \
+		$(BIN)/python -m pip install --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt --editable '.[jdk]'; \
+	fi
+	@touch $@
+
+test: lint ## what CI runs: lint, types, layers, and all tests
+	$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy --strict and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+demo: setup ## a trading desk on live tables, in under a minute
+	$(BIN)/velostream demo
+
+bench: setup ## measure against plain PySpark and check the results
+	$(BIN)/python -m benchmarks
+
+soak: setup ## kill the process KILLS times (50) under load and compare with a batch run
+	VELOSTREAM_SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
