@@ -33,6 +33,16 @@ class Call:
 
     Operators: `= <> < <= > >= <=> and or not + - * / % neg in like rlike is_null`. `in` takes the value first,
     then the list. Functions carry their lower-case Spark name (`lower`, `upper`, `abs`, `coalesce`, `length`, …).
+
+    Whoever evaluates one must answer as Spark does in ANSI mode:
+
+    - the arguments of a comparison, and of integer or float arithmetic, have one type (casts are explicit);
+      `+ - *` of decimals take their own types and give Spark's result type (`DECIMAL(p1+p2+1, s1+s2)` for `*`);
+    - NaN equals NaN and is above every number, -0.0 equals 0.0; text compares by its UTF-8 bytes;
+    - integer overflow and division by zero are errors, never a wrong number or a NULL;
+    - `in` lists hold literals of the value's type without NULLs; `like` knows `%` and `_` only (`_` is one character,
+      line ends included); the pattern of `like` and `rlike` is a literal; `rlike` finds anywhere in the text;
+    - `and`, `or` follow three-valued logic and take two arguments.
     """
 
     name: str
