@@ -1,0 +1,309 @@
+"""Spark, started when the first statement needs it.
+
+PySpark allows one Spark context per process. Connections of one process therefore share one JVM and one context,
+each with a session of its own (settings, temporary views, streaming queries); the last one to stop ends the JVM.
+A session or a context that the user has made is used as it is and never stopped by us.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velostream.engine.java import find_java
+from velostream.engine.jvm import Identity, SparkJvm, await_orphan, new_home, record_user
+from velostream.errors import Category, ClosedError, VelostreamError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CORES = os.cpu_count() or 1
+
+_SESSION_SETTINGS = {
+    # A stateless plan with a shuffle would otherwise run tasks before foreachBatch has written the batch's pin.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": str(min(_CORES, 8)),
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stopTimeout": "10s",
+}
+"""What the engine relies on; set on every session it uses, a user's included."""
+
+_CONTEXT_SETTINGS = {
+    "spark.app.name": "velostream",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # The second number retries a task: one dead Python worker must not fail a batch.
+    "spark.master": f"local[{_CORES},4]",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""For a context of our own only."""
+
+
+class SparkRuntime:
+    """A connection's way to Spark. All methods may be called from any thread.
+
+    `directory` is the connection's state directory: Spark's log goes to its `logs` folder, and a JVM left over
+    from a killed process that used it is waited for. `config` keys that start with `spark.` override the defaults;
+    those of the context and the JVM have no effect when another connection of the process has started it already.
+    `inherit` are file descriptors (the directory's lock) that a JVM started here keeps open as long as it lives;
+    to release such a lock while the JVM goes on for other connections, unlock it explicitly.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        session: SparkSession | None = None,
+        config: Mapping[str, Any] | None = None,
+        inherit: Sequence[int] = (),
+    ) -> None:
+        self._directory = directory
+        self._given = session
+        self._config = {key: _text(value) for key, value in (config or {}).items() if key.startswith("spark.")}
+        self._inherit = tuple(inherit)
+        self._session: SparkSession | None = None
+        self._stopped = False
+        self._warming: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def started(self) -> bool:
+        """Whether `session()` answers at once."""
+        return self._session is not None
+
+    def session(self) -> SparkSession:
+        """This connection's session; the first call starts Spark, which takes seconds."""
+        session = self._session
+        if session is not None:
+            return session
+        with self._lock:
+            if self._stopped:
+                raise ClosedError("the connection is closed")
+            if self._session is None:
+                self._session = self._start()
+            return self._session
+
+    def warm_up(self) -> None:
+        """Start Spark in the background and return at once; a failure shows at the next `session()`."""
+        with self._lock:
+            if self._session is None and self._warming is None and not self._stopped:
+                self._warming = threading.Thread(target=self._warm, name="velostream-spark-warm-up", daemon=True)
+                self._warming.start()
+
+    def stop(self) -> None:
+        """Let go of Spark; the context ends with its last connection. Streaming queries must have been stopped."""
+        with self._lock:
+            self._stopped = True
+            if self._session is not None and self._given is None:
+                _process_spark.release(self)
+            self._session = None
+
+    def _start(self) -> SparkSession:
+        if self._given is not None:
+            base = self._given
+        else:
+            await_orphan(self._directory, ours=_process_spark.identity)
+            base = _process_spark.acquire(
+                self,
+                settings=_CONTEXT_SETTINGS | _SESSION_SETTINGS | self._config,
+                log_directory=self._directory / "logs",
+                inherit=self._inherit,
+            )
+            if _process_spark.identity is not None:
+                record_user(self._directory, _process_spark.identity)
+        session = base.newSession()
+        for key, value in (_SESSION_SETTINGS | self._config).items():
+            if session.conf.isModifiable(key):
+                session.conf.set(key, value)
+        return session
+
+    def _warm(self) -> None:
+        try:
+            # Loads the planner, code generation and the Arrow writer: a second that the first query needn't spend.
+            self.session().range(1).selectExpr("sum(id)").toArrow()
+        except VelostreamError:
+            return
+
+
+class _ProcessSpark:
+    """The process's one Spark context: who uses it, and how it begins and ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._users: set[SparkRuntime] = set()
+        self._jvm: SparkJvm | None = None
+        self._root: SparkSession | None = None
+
+    @property
+    def identity(self) -> Identity | None:
+        """The JVM that is ours, if one is running."""
+        return self._jvm.identity if self._jvm is not None else None
+
+    def acquire(
+        self, user: SparkRuntime, *, settings: Mapping[str, str], log_directory: Path, inherit: Sequence[int]
+    ) -> SparkSession:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        with self._lock:
+            if self._is_dead():
+                self.end()
+            if self._root is None:
+                running = SparkContext._active_spark_context
+                if running is not None:
+                    self._root = SparkSession(running)
+                else:
+                    self._root = self._launch(settings, log_directory=log_directory, inherit=inherit)
+            self._users.add(user)
+            return self._root
+
+    def release(self, user: SparkRuntime) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if not self._users:
+                self.end()
+
+    def end(self) -> None:
+        """Stop what we started and forget the rest."""
+        with self._lock:
+            jvm, root = self._jvm, self._root
+            self._jvm = self._root = None
+            self._users.clear()
+            if jvm is None:
+                return
+            if root is not None and jvm.alive:
+                root.stop()
+            _forget_gateway()
+            jvm.stop()
+            shutil.rmtree(jvm.home, ignore_errors=True)
+
+    def _is_dead(self) -> bool:
+        """Whether the JVM has crashed, or the user has stopped the context we borrowed."""
+        if self._jvm is not None:
+            return not self._jvm.alive
+        return self._root is not None and self._root.sparkContext._jsc is None
+
+    def _launch(self, settings: Mapping[str, str], *, log_directory: Path, inherit: Sequence[int]) -> SparkSession:
+        home = new_home()
+        scratch = {"spark.local.dir": str(home), "spark.sql.warehouse.dir": (home / "warehouse").as_uri()}
+        try:
+            jvm = SparkJvm(
+                find_java(), home=home, settings=scratch | dict(settings), log_directory=log_directory, inherit=inherit
+            )
+        except VelostreamError:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+        self._jvm = jvm
+        try:
+            return _connect(jvm)
+        except BaseException:
+            self.end()
+            raise
+
+
+_process_spark = _ProcessSpark()
+atexit.register(_process_spark.end)
+
+
+def _connect(jvm: SparkJvm) -> SparkSession:
+    """Make PySpark's context in a JVM that is running, leaving no trace of it in the environment."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    gateway_variables = {
+        "PYSPARK_GATEWAY_PORT": str(jvm.port),
+        "PYSPARK_GATEWAY_SECRET": jvm.secret,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    try:
+        with _environment(gateway_variables), _interrupt_handler_kept(), _module_path_kept():
+            gateway = launch_gateway()
+            # The JVM may outlive us by a moment, so the last one to use its home is the one to remove it.
+            gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
+                gateway.jvm.java.io.File(str(jvm.home))
+            )
+            return SparkSession(SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway))
+    except Py4JError as error:
+        raise VelostreamError(
+            "Spark did not start",
+            detail=str(error).strip().splitlines()[0],
+            hint=f"see {jvm.log_file}, and check the spark.* settings given to connect()",
+            code="spark-start",
+            category=Category.CONFIGURATION,
+        ) from error
+
+
+def _forget_gateway() -> None:
+    """Close PySpark's connection to our JVM, so that the next context of this process starts with one of its own."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    if gateway is not None:
+        # A JVM that has crashed can't answer the goodbye.
+        with suppress(Py4JError, OSError):
+            gateway.shutdown()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def _interrupt_handler_kept() -> Iterator[None]:
+    """PySpark replaces the handler of Ctrl-C by one that cancels every job of every query."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def _module_path_kept() -> Iterator[None]:
+    """PySpark puts its folder of distributed files in front of the module path; we distribute none."""
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _text(value: object) -> str:
+    """A setting as Spark reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
