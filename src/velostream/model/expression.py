@@ -66,6 +66,18 @@ class Case:
 Expression = ColumnRef | Literal | Call | Cast | Case
 
 
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """An expression as its text, where a plain text would be a value: `t.update(where, {"price": expr("price * 1.1")})`."""
+
+    text: str
+
+
+def expr(text: str) -> SqlText:
+    """Mark a text as a SQL expression over the table's columns."""
+    return SqlText(text)
+
+
 def columns_of(expression: Expression) -> frozenset[str]:
     """Names of all columns an expression reads."""
     match expression:
