@@ -1,0 +1,185 @@
+"""Answer a SELECT over one table from its snapshot, with the values and types Spark would give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velostream.errors import Category, QueryError
+from velostream.model.types import render_type
+from velostream.sql.coercion import integer_range, is_atomic, is_float, is_integer
+from velostream.sql.constants import EXACT, CastError, fit_decimal
+from velostream.sql.lower import NotLowerable
+from velostream.sql.plan import AggregateFunction, Item, Order, PassthroughPlan
+from velostream.tables.base import Snapshot
+
+_SUM_DIGITS, _AVERAGE_DIGITS = 10, 4
+"""How many digits Spark adds to a decimal's own for a sum, and for an average (there also after the point)."""
+_MAX_DIGITS = 38
+_LOW_WORD = (1 << 32) - 1
+
+
+def answer(plan: PassthroughPlan, snapshot: Snapshot) -> pa.Table:
+    """The plan's rows at the snapshot's version.
+
+    Raises `NotLowerable` for an item the table can't answer as Spark would, and `QueryError` when a sum overflows.
+    """
+    if any(item.function is not None for item in plan.items):
+        found = _aggregate(plan, snapshot)
+    else:
+        wanted = dict.fromkeys([str(item.column) for item in plan.items] + [order.column for order in plan.order])
+        rows = snapshot.scan(plan.condition, list(wanted))
+        found = _project(_sorted(rows, plan.order), plan.items)
+    return found.slice(plan.offset, plan.limit)
+
+
+def _project(rows: pa.Table, items: Sequence[Item]) -> pa.Table:
+    return pa.Table.from_arrays([rows.column(str(item.column)) for item in items], names=[item.name for item in items])
+
+
+def _sorted(rows: pa.Table, orders: Sequence[Order]) -> pa.Table:
+    """A stable sort; NULLs where the order says, NaN above every number."""
+    if not orders or rows.num_rows < 2:
+        return rows
+    keys: dict[str, pa.ChunkedArray] = {}
+    directions: list[tuple[str, str]] = []
+
+    def add(values: pa.ChunkedArray, *, descending: bool) -> None:
+        name = str(len(keys))
+        keys[name] = values
+        directions.append((name, "descending" if descending else "ascending"))
+
+    for order in orders:
+        column = rows.column(order.column)
+        if not is_atomic(column.type):
+            raise NotLowerable(f"Spark orders {render_type(column.type)}")
+        if column.null_count:
+            add(column.is_null(), descending=order.nulls_first)
+        if is_float(column.type):
+            # Arrow would put NaN next to the NULLs.
+            is_nan = pc.is_nan(column)
+            add(is_nan, descending=order.descending)
+            column = pc.if_else(is_nan, pa.scalar(0.0, column.type), column)
+        add(column, descending=order.descending)
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions))
+
+
+def _aggregate(plan: PassthroughPlan, snapshot: Snapshot) -> pa.Table:
+    columns = list(dict.fromkeys(item.column for item in plan.items if item.column is not None))
+    rows = snapshot.scan(plan.condition, columns) if columns else None
+    count = snapshot.count(plan.condition) if rows is None else rows.num_rows
+    values = [_item_value(item, rows, count) for item in plan.items]
+    return pa.Table.from_arrays(
+        [pa.array([v.as_py()], v.type) for v in values], names=[item.name for item in plan.items]
+    )
+
+
+def _item_value(item: Item, rows: pa.Table | None, count: int) -> pa.Scalar:
+    if item.column is None or rows is None:
+        return pa.scalar(count, pa.int64())
+    column = rows.column(item.column).combine_chunks().drop_null()
+    if item.distinct:
+        column = _distinct(column)
+    match item.function:
+        case AggregateFunction.COUNT:
+            return pa.scalar(len(column), pa.int64())
+        case AggregateFunction.SUM:
+            return _sum(column, item.column)
+        case AggregateFunction.AVG:
+            return _average(column, item.column)
+        case AggregateFunction.MIN | AggregateFunction.MAX:
+            return _extreme(column, item.function)
+    raise NotLowerable("columns beside aggregates")
+
+
+def _distinct(column: pa.Array) -> pa.Array:
+    if not is_atomic(column.type):
+        raise NotLowerable(f"Spark compares {render_type(column.type)}")
+    if is_float(column.type):
+        # The sum turns -0.0 into 0.0, which SQL takes for the same value.
+        column = pc.add(column, pa.scalar(0.0, column.type))
+    return pc.unique(column)
+
+
+def _sum(column: pa.Array, name: str) -> pa.Scalar:
+    type_ = column.type
+    if pa.types.is_decimal(type_):
+        target = pa.decimal128(min(_MAX_DIGITS, type_.precision + _SUM_DIGITS), type_.scale)
+        return _fitted(_decimal_total(column), target, name) if len(column) else pa.scalar(None, target)
+    if is_integer(type_):
+        if not len(column):
+            return pa.scalar(None, pa.int64())
+        total = _integer_total(column)
+        low, high = integer_range(pa.int64())
+        if not low <= total <= high:
+            raise _overflow(name, pa.int64())
+        return pa.scalar(total, pa.int64())
+    if is_float(type_):
+        return pc.sum(column.cast(pa.float64()), min_count=1)
+    raise NotLowerable(f"Spark sums {render_type(type_)}")
+
+
+def _average(column: pa.Array, name: str) -> pa.Scalar:
+    type_ = column.type
+    if pa.types.is_decimal(type_):
+        digits, scale = type_.precision + _AVERAGE_DIGITS, type_.scale + _AVERAGE_DIGITS
+        target = pa.decimal128(min(_MAX_DIGITS, digits), min(_MAX_DIGITS, scale))
+        if not len(column):
+            return pa.scalar(None, target)
+        return _fitted(EXACT.divide(_decimal_total(column), Decimal(len(column))), target, name)
+    if not (is_integer(type_) or is_float(type_)):
+        raise NotLowerable(f"Spark averages {render_type(type_)}")
+    if not len(column):
+        return pa.scalar(None, pa.float64())
+    total = _integer_total(column) if is_integer(type_) else pc.sum(column.cast(pa.float64())).as_py()
+    return pa.scalar(total / len(column), pa.float64())
+
+
+def _integer_total(column: pa.Array) -> int:
+    """Exact whatever its size: the two halves of 64 bits are summed on their own."""
+    wide = column.cast(pa.int64())
+    high = pc.sum(pc.shift_right(wide, 32)).as_py()
+    low = pc.sum(pc.bit_wise_and(wide, _LOW_WORD)).as_py()
+    return int((high << 32) + low)
+
+
+def _decimal_total(column: pa.Array) -> Decimal:
+    if column.type.precision + len(str(len(column))) <= _MAX_DIGITS:
+        return Decimal(pc.sum(column).as_py())
+    total = Decimal(0)
+    for value in column.to_pylist():
+        total = EXACT.add(total, value)
+    return total
+
+
+def _fitted(value: Decimal, target: pa.DataType, name: str) -> pa.Scalar:
+    try:
+        return pa.scalar(fit_decimal(value, target), target)
+    except CastError as error:
+        raise _overflow(name, target) from error
+
+
+def _extreme(column: pa.Array, function: AggregateFunction) -> pa.Scalar:
+    if not is_atomic(column.type):
+        raise NotLowerable(f"Spark orders {render_type(column.type)}")
+    largest = function is AggregateFunction.MAX
+    if is_float(column.type):
+        numbers = column.filter(pc.invert(pc.is_nan(column)))
+        if len(numbers) < len(column) and (largest or not len(numbers)):
+            return pa.scalar(math.nan, column.type)
+        column = numbers
+    found: Any = pc.max(column) if largest else pc.min(column)
+    return found
+
+
+def _overflow(column: str, type_: pa.DataType) -> QueryError:
+    return QueryError(
+        f'aggregate of column "{column}" is out of the range of {render_type(type_)}',
+        code="overflow",
+        category=Category.DATA,
+    )
