@@ -56,7 +56,7 @@ class RetryPolicy:
             return float("inf")
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> RetryPolicy:
+    def default(cls, environment: Mapping[str, str] | None = None) -> RetryPolicy:
         """The policy that `VELOSTREAM_RETRY_*` variables give, the built-in one where they are silent."""
         found = os.environ if environment is None else environment
         interval = _seconds(found, "VELOSTREAM_RETRY_INTERVAL_SECS", DEFAULT_INTERVAL)
@@ -73,7 +73,7 @@ class RetryPolicy:
         cls, options: Options, *, prefix: str = "topic", environment: Mapping[str, str] | None = None
     ) -> RetryPolicy:
         """The policy of `<prefix>.retry.*` options over the environment's defaults."""
-        base = cls.from_environment(environment)
+        base = cls.default(environment)
         strategy = options.get(f"{prefix}.retry.strategy")
         interval = _duration(options, f"{prefix}.retry.interval", base.interval)
         return cls(

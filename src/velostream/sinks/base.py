@@ -49,7 +49,8 @@ class Sink(ABC):
     @abstractmethod
     def write(self, rows: pa.Table, epoch: Epoch) -> None:
         """Write one batch, all or nothing where the sink can; durable when it returns. A writer's epochs come in
-        ascending order; after a crash the last one may come again, with the same rows."""
+        ascending order; after a crash the last one may come again, with the same rows.
+        """
 
     def close(self) -> None:
         """Give back what is held."""

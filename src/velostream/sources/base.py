@@ -143,14 +143,22 @@ class Source(ABC):
     def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
         """Cut a range into parts. Reading all of them gives exactly the records after `start` up to `end`,
         whatever the cut, and the same ones each time within the replay capability. Order of partitions and of
-        rows within one is the source's own order."""
+        rows within one is the source's own order.
+        """
 
     @abstractmethod
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         """Decode one part into batches of exactly `schema.arrow` (plus an int8 `_change` column when `emits` is
         upserts or changes without `replaces`; -1 is a tombstone carrying the key columns).
 
-        Runs in a worker process. A record that can't be decoded goes to `on_bad` and never stops the others."""
+        Runs in a worker process. A record that can't be decoded goes to `on_bad` and never stops the others.
+        """
+
+    def reached(self, position: Offset, target: Offset) -> bool:
+        """Whether `position` is at or past `target`; both come from this source. Sources whose offsets have an
+        order override this, so that readers at different positions can meet and a drain can end under load.
+        """
+        return bool(position == target)
 
     def commit(self, end: Offset) -> None:
         """Everything before `end` is durable with us; the source may forget it. May be called again."""

@@ -59,7 +59,7 @@ def test_attempts_are_counted_from_one():
 
 
 def test_the_environment_gives_the_defaults():
-    policy = RetryPolicy.from_environment(
+    policy = RetryPolicy.default(
         {
             "VELOSTREAM_RETRY_STRATEGY": "Linear",
             "VELOSTREAM_RETRY_INTERVAL_SECS": "0.5",
@@ -74,7 +74,7 @@ def test_the_environment_gives_the_defaults():
         max_delay=timedelta(seconds=7),
         increment=timedelta(milliseconds=500),
     )
-    assert RetryPolicy.from_environment({}) == RetryPolicy()
+    assert RetryPolicy.default({}) == RetryPolicy()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_environment_gives_the_defaults():
 )
 def test_nonsense_in_the_environment_names_the_variable(name, value):
     with pytest.raises(OptionError, match=f"VELOSTREAM_RETRY_{name}"):
-        RetryPolicy.from_environment({f"VELOSTREAM_RETRY_{name}": value})
+        RetryPolicy.default({f"VELOSTREAM_RETRY_{name}": value})
 
 
 def test_options_win_over_the_environment():

@@ -1,0 +1,189 @@
+"""Arrow rows brought to a schema: columns by name, types by exact casts, rows that don't fit set aside.
+
+No cast drops digits silently: a decimal of too large a scale, an integer out of range or a text that is no number
+makes its row unfit. What happens to unfit rows is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velostream.model.schema import Column, Schema
+from velostream.model.types import render_type
+
+Reject = Callable[[int, str], None]
+"""Called with the index of a row that doesn't fit and the reason."""
+
+_ZONED = r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
+_EXCESS_FRACTION = r"(\.\d{6})\d+"
+
+
+def conform(
+    rows: pa.Table, schema: Schema, reject: Reject, *, timezone: str = "UTC", exempt: pa.ChunkedArray | None = None
+) -> pa.Table:
+    """The rows with exactly the columns of `schema`; a column that isn't there is NULL, further ones are left out.
+
+    Names match exactly, else without regard to case. Each unfit row is given to `reject` once and left out. Rows for
+    which `exempt` is true (tombstones, which carry their key only) may be NULL where the schema says NOT NULL.
+    """
+    by_name = {name: position for position, name in enumerate(rows.column_names)}
+    by_lower = {name.lower(): position for name, position in by_name.items()}
+    unfit: dict[int, str] = {}
+    columns: list[pa.ChunkedArray] = []
+    for column in schema.columns:
+        position = by_name.get(column.name, by_lower.get(column.name.lower()))
+        if position is None:
+            values = pa.chunked_array([pa.nulls(rows.num_rows, column.type)])
+        else:
+            values = _fitted(rows.column(position), column, unfit, timezone)
+        if not column.nullable and values.null_count:
+            nulls = values.is_null() if exempt is None else pc.and_not(values.is_null(), exempt)
+            for index in np.flatnonzero(nulls.to_numpy()).tolist():
+                unfit.setdefault(index, f'column "{column.name}" is NOT NULL')
+        columns.append(values)
+    if unfit:
+        keep = np.ones(rows.num_rows, dtype=bool)
+        keep[list(unfit)] = False
+        mask = pa.array(keep)
+        columns = [values.filter(mask) for values in columns]
+        for index in sorted(unfit):
+            reject(index, unfit[index])
+    return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+
+def cast_column(values: pa.Array, type_: pa.DataType, *, timezone: str = "UTC") -> pa.Array:
+    """One exact cast; raises `pa.ArrowInvalid` or a kin of it when any value doesn't fit."""
+    source = values.type
+    if source == type_:
+        return values
+    if pa.types.is_null(source):
+        return pa.nulls(len(values), type_)
+    if pa.types.is_dictionary(source):
+        return cast_column(values.dictionary_decode(), type_, timezone=timezone)
+    if pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source):
+        return _cast_text(values, type_, timezone)
+    if pa.types.is_floating(source) and pa.types.is_decimal(type_):
+        # Through text: the shortest decimal of a float is what was written, its binary value is not.
+        return values.cast(pa.string()).cast(type_)
+    if pa.types.is_timestamp(type_):
+        return _cast_timestamp(values, type_, timezone)
+    if pa.types.is_struct(type_) and pa.types.is_struct(source):
+        return _cast_struct(values, type_, timezone)
+    if pa.types.is_list(type_) and (pa.types.is_list(source) or pa.types.is_large_list(source)):
+        return _cast_list(values, type_, timezone)
+    if pa.types.is_string(type_) and pa.types.is_nested(source):
+        raise pa.ArrowInvalid("a nested value is no text")
+    return values.cast(type_)
+
+
+def parse_timestamps(texts: pa.Array, *, timezone: str = "UTC", pattern: str | None = None) -> pa.Array:
+    """ISO-8601 texts (or such of a strftime `pattern`) as instants; without a zone they are local to `timezone`.
+
+    More than six fractional digits are cut off, as Spark does.
+    """
+    if pattern is not None:
+        local = pc.strptime(texts, format=pattern, unit="us")
+        return _as_instants(local, timezone)
+    if pc.any(pc.match_substring_regex(texts, _EXCESS_FRACTION)).as_py():
+        texts = pc.replace_substring_regex(texts, _EXCESS_FRACTION, r"\1")
+    zoned = pc.match_substring_regex(texts, _ZONED)
+    # A date alone ends in "-01" and looks like an offset of hours.
+    zoned = pc.and_(zoned, pc.greater(pc.utf8_length(texts), 10))
+    zoned_count = pc.sum(zoned).as_py() or 0
+    if zoned_count == 0:
+        return _as_instants(texts.cast(pa.timestamp("us")), timezone)
+    instants = pa.timestamp("us", tz="UTC")
+    if zoned_count == len(texts) - texts.null_count:
+        return texts.cast(instants)
+    nothing = pa.scalar(None, texts.type)
+    with_zone = pc.if_else(zoned, texts, nothing).cast(instants)
+    without = _as_instants(pc.if_else(zoned, nothing, texts).cast(pa.timestamp("us")), timezone)
+    return pc.coalesce(with_zone, without)
+
+
+def _fitted(values: pa.ChunkedArray, column: Column, unfit: dict[int, str], timezone: str) -> pa.ChunkedArray:
+    if values.type == column.type:
+        return values
+    pieces: list[pa.Array] = []
+    start = 0
+    for chunk in values.chunks:
+        pieces += _cast_piece(chunk, column, start, unfit, timezone)
+        start += len(chunk)
+    return pa.chunked_array(pieces, type=column.type)
+
+
+def _cast_piece(values: pa.Array, column: Column, start: int, unfit: dict[int, str], timezone: str) -> list[pa.Array]:
+    """Cast what can be cast, halving until the values that can't are alone; those become NULL and unfit."""
+    try:
+        return [cast_column(values, column.type, timezone=timezone)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        if len(values) == 1:
+            shown = _shown(values[0].as_py())
+            unfit.setdefault(start, f'column "{column.name}" is {render_type(column.type)}, not {shown}: {error}')
+            return [pa.nulls(1, column.type)]
+    half = len(values) // 2
+    return [
+        *_cast_piece(values[:half], column, start, unfit, timezone),
+        *_cast_piece(values[half:], column, start + half, unfit, timezone),
+    ]
+
+
+def _cast_text(texts: pa.Array, type_: pa.DataType, timezone: str) -> pa.Array:
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return texts.cast(type_)
+    trimmed = pc.utf8_trim_whitespace(texts)
+    if pa.types.is_timestamp(type_):
+        instants = parse_timestamps(trimmed, timezone=timezone)
+        return instants if type_.tz else instants.cast(type_)
+    return trimmed.cast(type_)
+
+
+def _cast_timestamp(values: pa.Array, type_: pa.DataType, timezone: str) -> pa.Array:
+    source = values.type
+    if pa.types.is_date(source):
+        values = values.cast(pa.timestamp("us"))
+    elif not pa.types.is_timestamp(source):
+        raise pa.ArrowInvalid("a number is no point in time")
+    if values.type.unit == "ns":
+        values = pc.floor_temporal(values, unit="microsecond")
+    if type_.tz and values.type.tz is None:
+        return _as_instants(values.cast(pa.timestamp("us")), timezone)
+    return values.cast(type_)
+
+
+def _as_instants(local: pa.Array, timezone: str) -> pa.Array:
+    if timezone.upper() == "UTC":
+        return local.cast(pa.timestamp("us", tz="UTC"))
+    zoned = pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="earliest")
+    return zoned.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _cast_struct(values: pa.StructArray, type_: pa.StructType, timezone: str) -> pa.Array:
+    by_lower = {field.name.lower(): position for position, field in enumerate(values.type)}
+    children: list[pa.Array] = []
+    flat = values.flatten()
+    for field in type_:
+        position = by_lower.get(field.name.lower())
+        if position is None:
+            children.append(pa.nulls(len(values), field.type))
+        else:
+            children.append(cast_column(flat[position], field.type, timezone=timezone))
+    return pa.StructArray.from_arrays(children, fields=list(type_), mask=values.is_null())
+
+
+def _cast_list(values: pa.ListArray, type_: pa.ListType, timezone: str) -> pa.Array:
+    inner = cast_column(values.flatten(), type_.value_type, timezone=timezone)
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
+    # The offsets of a slice still count from the whole array, so they are built anew.
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), inner, type_, mask=values.is_null())
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

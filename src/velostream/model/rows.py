@@ -1,0 +1,354 @@
+"""Python rows as Arrow: the way in for dicts, pandas and Arrow data, and for records decoded value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import orjson
+import pyarrow as pa
+
+from velostream.errors import TableError
+from velostream.model.conform import Reject, conform
+from velostream.model.duration import render_duration
+from velostream.model.inference import ObservedType
+from velostream.model.schema import Column, Schema
+from velostream.model.types import render_type
+
+_TRUE = ("true", "t", "yes", "1")
+_FALSE = ("false", "f", "no", "0")
+
+
+class MisfitError(ValueError):
+    """A value that can't be of a column's type without loss."""
+
+
+def rows_to_arrow(rows: Iterable[Mapping[str, Any]] | pa.Table | Any, schema: Schema | None = None) -> pa.Table:
+    """Rows from Python as an Arrow table, of `schema` where given and else of the types the values show.
+
+    Takes dicts, Arrow tables and batches, pandas and Polars frames. Python strings stay STRING whatever they look
+    like; a datetime without a zone is UTC. `TableError` names the first row that doesn't fit `schema`.
+    """
+    table = _as_table(rows)
+    if table is None:
+        records = [_plain_record(row) for row in rows]
+        target = schema or infer_schema(records)
+        return records_to_arrow(records, target, _refuse(target))
+    target = schema or Schema.from_arrow(table.schema)
+    return conform(table, target, _refuse(target))
+
+
+def infer_schema(records: Iterable[Mapping[str, Any]]) -> Schema:
+    """Columns and types of Python records, in the order in which the columns first appear."""
+    observed: dict[str, ObservedType] = {}
+    for record in records:
+        for name, value in record.items():
+            column = observed.get(name)
+            if column is None:
+                column = observed[name] = ObservedType()
+            column.observe(value)
+    return Schema(tuple(Column(name, column.type()) for name, column in observed.items()))
+
+
+def records_to_arrow(
+    records: Sequence[Mapping[str, Any]], schema: Schema, reject: Reject, *, timezone: str = "UTC"
+) -> pa.Table:
+    """Decoded records as a table of exactly `schema`; each record that doesn't fit goes to `reject` and is left out.
+
+    A field is found by its exact name, else without regard to case; one that isn't there is NULL.
+    """
+    unfit: dict[int, str] = {}
+    columns: list[pa.Array] = []
+    for column in schema.columns:
+        values = _column_values(records, column.name)
+        array = _array_at_once(values, column.type)
+        if array is None:
+            array = _fit_each(values, column, unfit, timezone)
+        if not column.nullable and array.null_count:
+            for index, value in enumerate(values):
+                if value is None:
+                    unfit.setdefault(index, f'column "{column.name}" is NOT NULL')
+        columns.append(array)
+    table = pa.Table.from_arrays(columns, schema=schema.arrow)
+    if not unfit:
+        return table
+    for index in sorted(unfit):
+        reject(index, unfit[index])
+    return table.take(pa.array([index for index in range(len(records)) if index not in unfit], pa.int64()))
+
+
+def fit_value(value: Any, type_: pa.DataType, *, timezone: str = "UTC") -> Any:
+    """A Python value in the form Arrow takes for `type_`; `ValueError` when it can't be that."""
+    if value is None:
+        return None
+    fit = _fit_for(type_)
+    return fit(value, type_, timezone)
+
+
+def json_text(value: Any) -> bytes:
+    """A value as JSON; decimals and large whole numbers digit for digit, timestamps in ISO-8601."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+    try:
+        return orjson.dumps(value, default=_json_default, option=options)
+    except orjson.JSONEncodeError:
+        # orjson refuses integers of more than 64 bits without asking its default hook.
+        return orjson.dumps(_with_large_numbers(value), default=_json_default, option=options)
+
+
+def _as_table(rows: Any) -> pa.Table | None:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    if type(rows).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    return None
+
+
+def _plain_record(row: Any) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise TableError(
+            f"a row must be a mapping of column names to values, not {type(row).__name__}",
+            hint='append([{"id": 1, "name": "a"}])',
+            code="wrong-type",
+        )
+    return {str(name): _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars as Python values and pandas' missing values as None."""
+    module = type(value).__module__
+    if module == "numpy":
+        return value.tolist()
+    return None if module.startswith("pandas.") and type(value).__name__ in ("NaTType", "NAType") else value
+
+
+def _refuse(schema: Schema) -> Reject:
+    def reject(index: int, reason: str) -> None:
+        raise TableError(
+            f"row {index + 1} does not fit: {reason}",
+            detail="expected " + ", ".join(f"{column.name} {column.sql_type}" for column in schema.columns),
+            code="wrong-type",
+        )
+
+    return reject
+
+
+def _column_values(records: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    lower = name.lower()
+
+    def value_of(record: Mapping[str, Any]) -> Any:
+        if name in record:
+            return record[name]
+        return next((value for key, value in record.items() if key.lower() == lower), None)
+
+    return [value_of(record) for record in records]
+
+
+def _array_at_once(values: list[Any], type_: pa.DataType) -> pa.Array | None:
+    """The values as an array when Arrow converts them exactly; it would cut 1.5 to an integer without a word."""
+    exact = next((kinds for applies, kinds in _EXACT if applies(type_)), None)
+    if exact is None or not set(map(type, values)) <= exact:
+        return None
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowException, OverflowError, ValueError):
+        return None
+
+
+def _fit_each(values: list[Any], column: Column, unfit: dict[int, str], timezone: str) -> pa.Array:
+    fitted: list[Any] = []
+    for index, value in enumerate(values):
+        try:
+            good = fit_value(value, column.type, timezone=timezone)
+            pa.scalar(good, column.type)
+        except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
+            unfit.setdefault(
+                index, f'column "{column.name}" is {render_type(column.type)}, not {_shown(value)}: {error}'
+            )
+            good = None
+        fitted.append(good)
+    return pa.array(fitted, column.type)
+
+
+def _fit_for(type_: pa.DataType) -> Callable[[Any, pa.DataType, str], Any]:
+    for applies, fit in _FITS:
+        if applies(type_):
+            return fit
+    return _fit_as_is
+
+
+def _fit_as_is(value: Any, _type: pa.DataType, _timezone: str) -> Any:
+    return value
+
+
+def _fit_text(value: Any, _type: pa.DataType, _timezone: str) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Mapping() | list() | tuple():
+            return json_text(value).decode()
+        case bytes():
+            return value.decode()
+        case _:
+            return str(value)
+
+
+def _fit_boolean(value: Any, _type: pa.DataType, _timezone: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    lower = str(value).strip().lower()
+    if lower in _TRUE or lower in _FALSE:
+        return lower in _TRUE
+    raise MisfitError("not a truth value")
+
+
+def _fit_integer(value: Any, _type: pa.DataType, _timezone: str) -> int:
+    if isinstance(value, bool):
+        raise MisfitError("a truth value is no number")
+    number = Decimal(value.strip()) if isinstance(value, str) else Decimal(value)
+    if number != number.to_integral_value():
+        raise MisfitError("not a whole number")
+    return int(number)
+
+
+def _fit_double(value: Any, _type: pa.DataType, _timezone: str) -> float:
+    if isinstance(value, bool):
+        raise MisfitError("a truth value is no number")
+    return float(value)
+
+
+def _fit_decimal(value: Any, type_: pa.DataType, _timezone: str) -> Decimal:
+    if isinstance(value, bool):
+        raise MisfitError("a truth value is no number")
+    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    if not number.is_finite():
+        raise MisfitError("not a finite number")
+    scaled = number.normalize() if -int(number.as_tuple().exponent) > type_.scale else number
+    if -int(scaled.as_tuple().exponent) > type_.scale:
+        raise MisfitError(f"needs {-int(scaled.as_tuple().exponent)} digits after the point; declare the column wider")
+    return scaled
+
+
+def _fit_date(value: Any, _type: pa.DataType, _timezone: str) -> date:
+    if isinstance(value, datetime):
+        if value.time() != time():
+            raise MisfitError("has a time of day")
+        return value.date()
+    return value if isinstance(value, date) else date.fromisoformat(str(value).strip())
+
+
+def _fit_timestamp(value: Any, type_: pa.DataType, timezone: str) -> datetime:
+    if isinstance(value, str):
+        moment = datetime.fromisoformat(value.strip())
+    elif isinstance(value, datetime):
+        moment = value
+    elif isinstance(value, date):
+        moment = datetime(value.year, value.month, value.day)  # noqa: DTZ001 - the zone is set below
+    else:
+        raise MisfitError("a number is no point in time")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=ZoneInfo(timezone))
+    moment = moment.astimezone(UTC)
+    return moment if type_.tz else moment.replace(tzinfo=None)
+
+
+def _fit_interval(value: Any, _type: pa.DataType, _timezone: str) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    raise MisfitError("not a length of time")
+
+
+def _fit_binary(value: Any, _type: pa.DataType, _timezone: str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _fit_struct(value: Any, type_: pa.DataType, timezone: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise MisfitError("not an object")
+    by_lower = {str(name).lower(): inner for name, inner in value.items()}
+    return {field.name: fit_value(by_lower.get(field.name.lower()), field.type, timezone=timezone) for field in type_}
+
+
+def _fit_array(value: Any, type_: pa.DataType, timezone: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise MisfitError("not a list")
+    return [fit_value(inner, type_.value_type, timezone=timezone) for inner in value]
+
+
+def _fit_map(value: Any, type_: pa.DataType, timezone: str) -> list[tuple[Any, Any]]:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return [
+        (fit_value(key, type_.key_type, timezone=timezone), fit_value(item, type_.item_type, timezone=timezone))
+        for key, item in pairs
+    ]
+
+
+_NONE = type(None)
+_EXACT: tuple[tuple[Callable[[pa.DataType], bool], set[type]], ...] = (
+    (pa.types.is_string, {str, _NONE}),
+    (pa.types.is_boolean, {bool, _NONE}),
+    (pa.types.is_integer, {int, _NONE}),
+    (pa.types.is_floating, {float, _NONE}),
+    (pa.types.is_decimal, {Decimal, int, _NONE}),
+    (pa.types.is_date, {date, _NONE}),
+    (pa.types.is_binary, {bytes, _NONE}),
+)
+_FITS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType, str], Any]], ...] = (
+    (pa.types.is_string, _fit_text),
+    (pa.types.is_boolean, _fit_boolean),
+    (pa.types.is_integer, _fit_integer),
+    (pa.types.is_floating, _fit_double),
+    (pa.types.is_decimal, _fit_decimal),
+    (pa.types.is_date, _fit_date),
+    (pa.types.is_timestamp, _fit_timestamp),
+    (pa.types.is_duration, _fit_interval),
+    (pa.types.is_binary, _fit_binary),
+    (pa.types.is_struct, _fit_struct),
+    (pa.types.is_map, _fit_map),
+    (pa.types.is_list, _fit_array),
+)
+
+
+def _json_default(value: Any) -> Any:
+    match value:
+        case Decimal():
+            return orjson.Fragment(format(value, "f")) if value.is_finite() else None
+        case bytes():
+            return value.decode("utf-8", "replace")
+        case timedelta():
+            return render_duration(value)
+        case _:
+            return str(value)
+
+
+def _with_large_numbers(value: Any) -> Any:
+    match value:
+        case bool():
+            return value
+        case int():
+            return orjson.Fragment(str(value))
+        case Mapping():
+            return {name: _with_large_numbers(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_with_large_numbers(inner) for inner in value]
+        case _:
+            return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,1 @@
+"""Sinks: where a query's rows go."""
