@@ -1,0 +1,140 @@
+"""A planned query bound to what it reads: catalog entries, folded sources, streams, bounded sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from velostream.engine.planning import Lens
+from velostream.engine.relations import output_schema
+from velostream.model.schema import Schema
+from velostream.sources.base import SourceSpec
+from velostream.sql.plan import QueryPlan, RelationKind, Strategy
+from velostream.sql.planner import plan_query
+
+if TYPE_CHECKING:
+    from velostream.engine.catalog import Entry
+    from velostream.engine.context import EngineContext
+    from velostream.engine.sourcing import SourceBook
+    from velostream.sql.statements import OptionValue, Query
+
+GROUPS = "groups"
+FEED = "feed"
+
+
+class NoSchemaYetError(Exception):
+    """A source has nothing to discover columns from; the statement waits for its first rows."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(frozen=True)
+class BoundInput:
+    """One input of a plan: an entry of the catalog, or a source still to be attached."""
+
+    relation: str
+    kind: RelationKind
+    schema: Schema
+    entry: Entry | None = None
+    spec: SourceSpec | None = None
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A plan with its inputs and the columns of each of its parts."""
+
+    plan: QueryPlan
+    inputs: tuple[BoundInput, ...]
+    schema: Schema
+    """Columns of the result, with the key."""
+    feed_schema: Schema | None = None
+    groups_schema: Schema | None = None
+    final: str | None = None
+    """Of an aggregate: SQL over `groups` that gives the result; None when the groups are the result."""
+    names: tuple[str, ...] | None = None
+    """Names the result's columns take instead of the query's own, by position: those of an INSERT's target."""
+    found: Mapping[str, Schema] | None = None
+    """Discovered columns by source identity."""
+
+    @property
+    def driving(self) -> BoundInput | None:
+        """The stream that drives the query, if one does."""
+        return next((bound for bound in self.inputs if bound.kind is RelationKind.STREAM), None)
+
+    def renamed(self, names: Sequence[str]) -> BoundQuery:
+        """The same query with its result columns under other names, by position."""
+        columns = tuple(replace(column, name=name) for column, name in zip(self.schema.columns, names, strict=True))
+        return replace(self, schema=Schema(columns), names=tuple(names))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it reads bounded sources alone: computed once."""
+        return all(bound.kind is RelationKind.BOUNDED for bound in self.inputs)
+
+
+class Binder:
+    """Plans queries against the catalog and finds the columns of what they give, through Spark's analyser."""
+
+    def __init__(self, context: EngineContext, book: SourceBook) -> None:
+        self._context = context
+        self._book = book
+
+    def lens(self, pinned: Mapping[str, Schema] | None = None) -> Lens:
+        return Lens(self._context, self._book, dict(pinned or {}))
+
+    def plan(
+        self,
+        query: Query,
+        *,
+        options: tuple[OptionValue, ...],
+        text: str,
+        continuous: bool,
+        pinned: Mapping[str, Schema] | None = None,
+    ) -> tuple[QueryPlan, Lens]:
+        lens = self.lens(pinned)
+        return plan_query(query, options=options, catalog=lens, text=text, continuous=continuous), lens
+
+    def bind(
+        self,
+        query: Query,
+        *,
+        options: tuple[OptionValue, ...],
+        text: str,
+        continuous: bool,
+        pinned: Mapping[str, Schema] | None = None,
+    ) -> BoundQuery:
+        """Plan and analyse; `NoSchemaYetError` while an input has no columns."""
+        plan, lens = self.plan(query, options=options, text=text, continuous=continuous, pinned=pinned)
+        return self.bind_plan(plan, lens)
+
+    def bind_plan(self, plan: QueryPlan, lens: Lens) -> BoundQuery:
+        inputs = []
+        for one in plan.inputs:
+            if one.target.schema is None:
+                raise NoSchemaYetError(one.target.name)
+            entry = spec = None
+            if one.source is not None:
+                spec = self._book.spec(one.source, one.options)
+            else:
+                entry = self._context.catalog.find(one.target.name)
+                if one.target.kind is not RelationKind.TABLE and entry is not None:
+                    spec = lens.stream_spec(entry)
+            inputs.append(BoundInput(one.relation, one.target.kind, one.target.schema, entry, spec))
+        schemas = {bound.relation: bound.schema for bound in inputs}
+        session = self._context.spark.session()
+        if plan.strategy is not Strategy.AGGREGATE:
+            sql = plan.map.sql if plan.map is not None else plan.sql
+            schema = output_schema(session, sql, schemas).with_key(plan.key)
+            return BoundQuery(plan, tuple(inputs), schema, found=lens.found)
+        aggregate = plan.aggregate
+        assert aggregate is not None
+        feed = output_schema(session, aggregate.feed.sql, schemas)
+        groups = output_schema(session, aggregate.sql, {FEED: feed}).with_key(aggregate.key)
+        final = aggregate.final
+        if final is None and (tuple(plan.key) != tuple(aggregate.key) or not aggregate.key):
+            final = f"SELECT * FROM {GROUPS}"
+        schema = groups if final is None else output_schema(session, final, {GROUPS: groups}).with_key(plan.key)
+        return BoundQuery(plan, tuple(inputs), schema, feed, groups, final, lens.found)

@@ -1,0 +1,193 @@
+"""The durable catalog: what has been created and not dropped, and how it was said."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from velostream.engine.directory import write_atomically
+from velostream.errors import AlreadyExistsError, StateError
+from velostream.model.schema import Schema
+
+
+class EntryKind(StrEnum):
+    TABLE = "table"
+    """Declared with columns; changed by DML and continuous inserts."""
+    VIEW = "view"
+    """CREATE TABLE … AS SELECT."""
+    STREAM = "stream"
+    """Declared over a source, or derived from a query."""
+    INSERT = "insert"
+    """A continuous INSERT INTO … SELECT."""
+    SOURCE = "source"
+    """The table a source that is no stream is folded into; made by the engine, shared, never shown."""
+    GROUPS = "groups"
+    """The bare aggregate behind a view with HAVING, ORDER BY or unselected group columns; never shown."""
+
+
+HIDDEN = (EntryKind.SOURCE, EntryKind.GROUPS)
+
+
+class Wish(StrEnum):
+    """What the user wants of a query; survives restarts."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object of the catalog. `id` is its incarnation: a re-created object gets a new one."""
+
+    name: str
+    kind: EntryKind
+    sql: str
+    """The statement in its canonical text (for SOURCE: the source's identity)."""
+    id: str
+    created_at: str
+    schema: Schema | None = None
+    """Columns of a table, view or declared stream; None while a view waits for its source's schema."""
+    reads: tuple[str, ...] = ()
+    """Ids of the entries it reads."""
+    writes: str | None = None
+    """Id of the table an INSERT writes to."""
+    wish: Wish = Wish.RUNNING
+    indexes: dict[str, list[str]] = field(default_factory=dict)
+    """Columns of each secondary index, by its name."""
+    sources: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Columns its sources had when it was first planned, by source identity; a restart plans with the same."""
+
+    @classmethod
+    def new(cls, name: str, *, kind: EntryKind, sql: str, schema: Schema | None = None) -> Entry:
+        return cls(name, kind, sql, uuid.uuid4().hex[:16], datetime.now(UTC).isoformat(timespec="seconds"), schema)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has versions that can be read."""
+        return self.kind in (EntryKind.TABLE, EntryKind.VIEW, EntryKind.SOURCE, EntryKind.GROUPS)
+
+    @property
+    def is_query(self) -> bool:
+        return self.kind is not EntryKind.TABLE
+
+
+class Catalog:
+    """All entries, by name and by id; every change is on disk before it is seen.
+
+    Names are unique over tables, views and streams in any case of letters. Thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._entries: dict[str, Entry] = {}
+        if path.exists():
+            self._load()
+
+    def _load(self) -> None:
+        try:
+            form = json.loads(self._path.read_bytes())
+            for item in form["entries"]:
+                schema = item.pop("schema")
+                entry = Entry(
+                    **item
+                    | {
+                        "kind": EntryKind(item["kind"]),
+                        "wish": Wish(item["wish"]),
+                        "reads": tuple(item["reads"]),
+                        "schema": None if schema is None else Schema.from_json(schema),
+                    }
+                )
+                self._entries[entry.id] = entry
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError.corrupt(str(self._path), reason=str(error)) from error
+
+    def _save(self) -> None:
+        form = []
+        for entry in self._entries.values():
+            item = asdict(replace(entry, schema=None))
+            item["schema"] = None if entry.schema is None else entry.schema.to_json()
+            form.append(item)
+        write_atomically(self._path, json.dumps({"format": 1, "entries": form}, indent=1).encode())
+
+    def __iter__(self) -> Iterator[Entry]:
+        with self._lock:
+            return iter(list(self._entries.values()))
+
+    def visible(self) -> list[Entry]:
+        return [entry for entry in self if entry.kind not in HIDDEN]
+
+    def find(self, name: str) -> Entry | None:
+        """The visible table, view, stream or insert of that name, in any case."""
+        lowered = name.lower()
+        with self._lock:
+            return next((e for e in self._entries.values() if e.name.lower() == lowered and e.kind not in HIDDEN), None)
+
+    def by_id(self, entry_id: str) -> Entry | None:
+        return self._entries.get(entry_id)
+
+    def hidden(self, kind: EntryKind, sql: str) -> Entry | None:
+        """The engine's own entry for a source identity or an aggregate."""
+        with self._lock:
+            return next((e for e in self._entries.values() if e.kind is kind and e.sql == sql), None)
+
+    def add(self, entry: Entry) -> None:
+        with self._lock:
+            if entry.kind not in HIDDEN and (existing := self.find(entry.name)) is not None:
+                raise AlreadyExistsError.of(existing.kind, existing.name)
+            self._entries[entry.id] = entry
+            try:
+                self._save()
+            except OSError:
+                del self._entries[entry.id]
+                raise
+
+    def update(self, entry: Entry) -> None:
+        with self._lock:
+            before = self._entries.get(entry.id)
+            if before is None:
+                return
+            self._entries[entry.id] = entry
+            try:
+                self._save()
+            except OSError:
+                self._entries[entry.id] = before
+                raise
+
+    def remove(self, *entry_ids: str) -> None:
+        with self._lock:
+            for entry_id in entry_ids:
+                self._entries.pop(entry_id, None)
+            self._save()
+
+    def readers_of(self, entry_id: str) -> list[Entry]:
+        """Entries that read it, or write into it from a stream, directly."""
+        return [entry for entry in self if entry_id in entry.reads or entry.writes == entry_id]
+
+    def upstream(self, entry: Entry) -> list[Entry]:
+        """All entries it depends on, inputs before what reads them, and it itself last.
+
+        A table depends on what its continuous inserts read: their rows come from there.
+        """
+        order: list[Entry] = []
+        seen: set[str] = set()
+
+        def visit(current: Entry) -> None:
+            if current.id in seen:
+                return
+            seen.add(current.id)
+            feeding = [other for other in self if other.writes == current.id]
+            inputs = [self.by_id(read) for read in current.reads]
+            for one in [i for i in inputs if i is not None] + feeding:
+                visit(one)
+            order.append(current)
+
+        visit(entry)
+        return order

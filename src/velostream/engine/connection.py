@@ -1,0 +1,301 @@
+"""The public connection: DESIGN's interface over the engine's parts."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from velostream.engine.catalog import Catalog, Entry, EntryKind
+from velostream.engine.context import EngineContext
+from velostream.engine.definitions import Definitions, canonical
+from velostream.engine.directory import StateDirectory
+from velostream.engine.execute import Executor, Parameters
+from velostream.engine.feed import MemoryFeed
+from velostream.engine.handle import TableHandle
+from velostream.engine.launch import Launcher
+from velostream.engine.relations import SnapshotRelations, arrow_result
+from velostream.engine.replica import ReplicaPublisher
+from velostream.engine.result import Result
+from velostream.engine.show import Shower
+from velostream.engine.sourcing import SourceBook
+from velostream.engine.spark import SparkRuntime
+from velostream.engine.status import State, Status
+from velostream.engine.subscribe import subscribe
+from velostream.errors import ClosedError, NotExecutableError, NotFoundError, StateError
+from velostream.model.change import ChangeBatch, Epoch
+from velostream.model.spool import Spool
+from velostream.sql.parse import parse_script, parse_statement
+from velostream.sql.render import render
+from velostream.sql.statements import Create, Insert, Statement
+from velostream.tables.memory.sequence import CommitSequence, Part
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FOREVER = float("inf")
+
+
+def connect(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    spark: SparkSession | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Connection:
+    """Open the engine. Without a path nothing is kept; with one, everything in that folder resumes by itself."""
+    return Connection(path, spark=spark, config=config)
+
+
+class Connection:
+    """An embedded engine: tables, queries and everything that runs for them. May be used from many threads."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        spark: SparkSession | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        settings = {name: str(value) for name, value in (config or {}).items()}
+        self._directory = StateDirectory(path)
+        try:
+            self._open(settings, spark)
+        except BaseException:
+            self._directory.close()
+            raise
+
+    def _open(self, settings: dict[str, str], spark: SparkSession | None) -> None:
+        directory = self._directory
+        runtime = SparkRuntime(
+            directory=directory.folder("spark"), session=spark, config=settings, inherit=[directory.lock_descriptor]
+        )
+        sequence = CommitSequence.open(directory.folder("log") if directory.durable else None)
+        self._context = EngineContext(
+            directory=directory,
+            catalog=Catalog(directory.path / "catalog.json"),
+            sequence=sequence,
+            spark=runtime,
+            replicas=ReplicaPublisher(directory.folder("replicas")),
+            relations=SnapshotRelations(directory.folder("snapshots")),
+            config=settings,
+        )
+        self._book = SourceBook(directory)
+        self._launcher = Launcher(self._context, self._book)
+        self._definitions = Definitions(self._context, self._launcher)
+        self._executor = Executor(self._context, self._launcher, self._definitions)
+        self._shower = Shower(self._context)
+        self._feeds: dict[str, MemoryFeed] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._definitions.resume()
+        self._resuming: threading.Thread | None = None
+        if any(entry.is_query for entry in self._context.catalog):
+            self._resuming = threading.Thread(target=self._definitions.resume_queries, name="resume", daemon=True)
+            self._resuming.start()
+
+    # Statements
+
+    def execute(self, sql: str, params: Parameters = None) -> Result:
+        """Execute one statement."""
+        self._check_open()
+        return self._executor.execute(parse_statement(sql), params)
+
+    def execute_script(self, text: str) -> list[Result]:
+        """Execute statements one after another; the first error ends it."""
+        self._check_open()
+        return [self._executor.execute(statement) for statement in parse_script(text)]
+
+    def run_script(self, text: str) -> list[Result]:
+        """Execute a script that may have run before on this state directory.
+
+        Statements equal to the catalog's are continued, not repeated, and so are the rows it inserted; one that has
+        changed is an error.
+        """
+        self._check_open()
+        results = []
+        for number, statement in enumerate(parse_script(text)):
+            if not self._is_known(statement):
+                mark = f"script.{number}.{render(statement)}"
+                once = isinstance(statement, Insert) and statement.query is None
+                if once and self._context.sequence.writer(mark) is not None:
+                    continue
+                results.append(self._executor.execute(statement))
+                if once:
+                    self._context.sequence.commit(Part(epoch=Epoch(mark, 0)))
+        return results
+
+    def _is_known(self, statement: Statement) -> bool:
+        if isinstance(statement, Insert) and statement.query is not None:
+            return any(entry.kind is EntryKind.INSERT and entry.sql == canonical(statement) for entry in self._context.catalog)
+        if not isinstance(statement, Create):
+            return False
+        entry = self._context.catalog.find(statement.name.text)
+        if entry is None:
+            return False
+        if entry.sql == canonical(statement):
+            return True
+        if statement.or_replace or statement.if_not_exists:
+            return False
+        raise StateError(
+            f'{entry.kind} "{entry.name}" was created by a different statement',
+            detail=f"then: {entry.sql}",
+            hint=f"CREATE OR REPLACE {statement.what} replaces it and builds it anew",
+            code="statement-changed",
+        )
+
+    # Objects
+
+    def table(self, name: str) -> TableHandle:
+        """The table or view of that name."""
+        self._check_open()
+        entry = self._entry(name)
+        table = self._context.table_of(entry)
+        return TableHandle(
+            table,
+            writable=entry.kind is EntryKind.TABLE,
+            spark=lambda: self._context.frame(self._context.spark.session(), entry),
+            spark_filter=lambda where: arrow_result(
+                self._context.frame(self._context.spark.session(), entry).where(where)
+            ),
+        )
+
+    def memory(self, name: str) -> MemoryFeed:
+        """The feed behind `memory://name`."""
+        self._check_open()
+        with self._lock:
+            feed = self._feeds.get(name)
+            if feed is None:
+                spool = Spool(self._book.memory_folder(name), durable=self._directory.durable)
+                feed = self._feeds[name] = MemoryFeed(name, spool, self._launcher.wake)
+            return feed
+
+    def tables(self) -> list[str]:
+        """Names of all tables and views."""
+        return [entry.name for entry in self._context.catalog.visible() if entry.is_table]
+
+    def queries(self) -> list[str]:
+        """Names of all queries: views, derived streams, continuous inserts."""
+        return [entry.name for entry in self._context.catalog.visible() if entry.is_query]
+
+    # Progress
+
+    def wait(self, name: str, timeout: float | None = 30) -> None:
+        """Return when the table or query is ready; raise its failure, or `WaitTimeoutError`."""
+        self._check_open()
+        self._context.board(self._any_entry(name)).wait_ready(_deadline(timeout))
+
+    def drain(self, name: str, timeout: float | None = 30) -> None:
+        """Return when everything its sources held at the moment of the call is visible in it."""
+        self._check_open()
+        deadline = _deadline(timeout)
+        for entry in self._context.catalog.upstream(self._any_entry(name)):
+            self._drain(entry, deadline)
+
+    def drain_all(self, timeout: float | None = None) -> None:
+        """Drain every query, inputs before readers."""
+        deadline = _deadline(timeout)
+        drained: set[str] = set()
+        for entry in self._context.catalog.visible():
+            for one in self._context.catalog.upstream(entry):
+                if one.id not in drained:
+                    self._drain(one, deadline)
+                    drained.add(one.id)
+
+    def _drain(self, entry: Entry, deadline: float) -> None:
+        board = self._context.board(entry)
+        board.raise_if_dead()
+        if board.state is State.PAUSED:
+            return
+        while entry.is_query and entry.id not in self._launcher.runners:
+            board.raise_if_dead()
+            if board.state is State.READY:
+                return
+            if time.monotonic() > deadline:
+                raise board.timed_out("did not start in time")
+            board.wait_for_news(0.1)
+        runner = self._launcher.runners.get(entry.id)
+        if runner is not None:
+            runner.drain(deadline)
+
+    def status(self, name: str | None = None) -> Any:
+        """The status of one table or query; without a name a list of all."""
+        if name is not None:
+            return self._shower.status(self._any_entry(name))
+        return [self._shower.status(entry) for entry in self._context.catalog.visible()]
+
+    def metrics(self) -> dict[str, Any]:
+        """Figures of every table, and where the commit sequence stands."""
+        tables = {
+            entry.name: dict(self._context.table(entry.id).stats())
+            for entry in self._context.catalog.visible()
+            if entry.is_table and entry.schema is not None
+        }
+        return {"sequence": self._context.sequence.sequence, "tables": tables}
+
+    def subscribe(self, name: str, since: int | None = None) -> Iterator[ChangeBatch]:
+        """Signed change batches: first what turns version `since` (None: nothing) into now, then every commit."""
+        self._check_open()
+        entry = self._entry(name)
+
+        def alive() -> bool:
+            return not self._closed and self._context.catalog.by_id(entry.id) is not None
+
+        return subscribe(self._context, self._context.table_of(entry), since=since, alive=alive)
+
+    def begin(self) -> Any:
+        raise NotExecutableError.statement("BEGIN")
+
+    # Life
+
+    def close(self) -> None:
+        """Stop everything and let go of the state directory. May be called again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._context.closing.set()
+        if self._resuming is not None:
+            self._resuming.join(timeout=60)
+        self._launcher.close()
+        self._context.spark.stop()
+        self._context.sequence.close()
+        self._directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("connection is closed", hint="velostream.connect() opens a new one")
+
+    def _entry(self, name: str) -> Entry:
+        entry = self._context.catalog.find(name)
+        if entry is None or not entry.is_table:
+            raise NotFoundError.of("table", name, known=self.tables())
+        return entry
+
+    def _any_entry(self, name: str) -> Entry:
+        entry = self._context.catalog.find(name)
+        if entry is None:
+            raise NotFoundError.of("table", name, known=[e.name for e in self._context.catalog.visible()])
+        return entry
+
+    get_table = table
+    list_tables = tables
+    begin_transaction = begin
+
+    def has_table(self, name: str) -> bool:
+        entry = self._context.catalog.find(name)
+        return entry is not None and entry.is_table
+
+
+def _deadline(timeout: float | None) -> float:
+    return _FOREVER if timeout is None else time.monotonic() + timeout

@@ -1,0 +1,173 @@
+"""The consumers of an ingest: where the transformed batch of a stateless statement goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
+from velostream.engine.query import BatchTransformation, Runner
+from velostream.engine.relations import arrow_result
+from velostream.engine.status import State
+from velostream.model.change import CHANGE, Epoch, Mode, Write
+from velostream.tables.memory.sequence import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from velostream.engine.catalog import Entry
+    from velostream.engine.context import EngineContext
+    from velostream.engine.gate import Gate
+    from velostream.model.spool import Spool
+    from velostream.sinks.base import Sink
+    from velostream.sources.base import Offset
+    from velostream.sql.plan import MapPlan
+
+
+class TransformingConsumer(Consumer):
+    """A consumer whose batch first goes through a `MapPlan`."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        entry: Entry,
+        gate: Gate,
+        *,
+        start: Offset,
+        plan: MapPlan,
+        tables: Mapping[str, Entry],
+    ) -> None:
+        super().__init__(context, entry, gate, start=start)
+        self._transformation = BatchTransformation(context, plan, tables)
+        self._table_ids = [table.id for table in tables.values()]
+
+    def rows_of(self, batch: Batch) -> pa.Table:
+        return arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
+
+    def part(self, batch: Batch, *, writes: list[tuple[object, Write]], **position: object) -> Part:
+        return Part(
+            writes=writes,  # type: ignore[arg-type]
+            epoch=Epoch(self.writer, self.number + 1),
+            position={"offset": batch.end, **position},
+            reads=dict.fromkeys(self._table_ids, batch.at),
+        )
+
+
+class TableConsumer(TransformingConsumer):
+    """Into a table: by key where it has one (the later row wins), else one more row each.
+
+    Guarantee: exactly-once, rows and position are one log record.
+    """
+
+    target: Entry
+
+    def run(self, batch: Batch) -> Outcome:
+        rows = self.rows_of(batch)
+        table = self.context.table(self.target.id)
+        if CHANGE in rows.column_names:
+            write = Write(Mode.CHANGES, rows)
+        else:
+            write = Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)
+        writes: list[tuple[object, Write]] = [(table, write)] if rows.num_rows else []
+        return Outcome(self.part(batch, writes=writes), rows.num_rows)
+
+
+class SpoolConsumer(TransformingConsumer):
+    """Into a spool that others read as a stream: a derived stream, or `memory://` as a target.
+
+    Guarantee: exactly-once, a file is published only after the record that counts it is durable.
+    """
+
+    spool: Spool
+    on_publish: Callable[[], None]
+
+    def recover(self) -> None:
+        """Finish or undo what a crash left between the log record and the publishing."""
+        known = self.context.sequence.writer(self.writer)
+        self.spool.recover(0 if known is None else known.position["files"])
+
+    def run(self, batch: Batch) -> Outcome:
+        rows = self.rows_of(batch)
+        if not rows.num_rows:
+            return Outcome(self.part(batch, writes=[], files=self.spool.count()), 0)
+        prepared = self.spool.prepare(rows)
+
+        def publish() -> None:
+            self.spool.publish(prepared)
+            self.on_publish()
+
+        return Outcome(self.part(batch, writes=[], files=prepared.number), rows.num_rows, publish)
+
+
+class SinkConsumer(TransformingConsumer):
+    """Out of the tables, through a sink.
+
+    The end and the pin of a batch are written down before it runs, so a batch repeated after a crash gives the sink the
+    same rows under the same epoch. Guarantee: the sink's own; exactly-once where it is idempotent.
+    """
+
+    sink: Sink
+
+    def intend(self, end: Offset, at: int) -> None:
+        if self.intended() is None:
+            epoch = Epoch(self._intent_writer, self.number + 1)
+            self.context.sequence.commit(Part(epoch=epoch, position={"end": end, "at": at}))
+
+    def intended(self) -> Intent | None:
+        known = self.context.sequence.writer(self._intent_writer)
+        if known is None or known.epoch != self.number + 1:
+            return None
+        return Intent(known.position["end"], known.position["at"])
+
+    @property
+    def _intent_writer(self) -> str:
+        return self.writer + ".intent"
+
+    def run(self, batch: Batch) -> Outcome:
+        rows = self.rows_of(batch)
+        part = self.part(batch, writes=[])
+        if rows.num_rows and part.epoch is not None:
+            self.sink.write(rows, part.epoch)
+        return Outcome(part, rows.num_rows)
+
+
+class IngestRunner(Runner):
+    """A stateless statement: a consumer of the ingest of its driving stream."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        entry: Entry,
+        *,
+        ingest: Callable[[], Ingest],
+        consumer: Callable[[], Consumer],
+        release: Callable[[Ingest, Consumer], None],
+    ) -> None:
+        super().__init__(context, entry)
+        self._find_ingest = ingest
+        self._make_consumer = consumer
+        self._release = release
+        self._ingest: Ingest | None = None
+        self._consumer: Consumer | None = None
+
+    def start(self) -> None:
+        self.board.become(State.LOADING)
+        consumer = self._make_consumer()
+        self._ingest = self._find_ingest()
+        self._consumer = consumer
+        self._ingest.attach(consumer)
+
+    def stop(self) -> None:
+        if self._ingest is not None and self._consumer is not None:
+            self._release(self._ingest, self._consumer)
+        self._ingest = self._consumer = None
+
+    @property
+    def consumer(self) -> Consumer | None:
+        return self._consumer
+
+    def drain(self, deadline: float) -> None:
+        if self._ingest is None or self._consumer is None:
+            self.board.raise_if_dead()
+            raise self.board.timed_out("is not running")
+        self._ingest.drain(self._consumer, deadline)

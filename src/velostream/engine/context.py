@@ -1,0 +1,110 @@
+"""What every part of a running engine shares."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from velostream.engine.catalog import Catalog, Entry, EntryKind
+from velostream.engine.directory import StateDirectory
+from velostream.engine.relations import SnapshotRelations
+from velostream.engine.replica import ReplicaPublisher
+from velostream.engine.spark import SparkRuntime
+from velostream.engine.status import State, StatusBoard
+from velostream.errors import TableError
+from velostream.model.change import Mode, Write
+from velostream.model.schema import Schema
+from velostream.sources.base import BadRecord
+from velostream.tables.memory.sequence import CommitSequence
+from velostream.tables.memory.table import MemoryTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ORIGIN = "_origin"
+"""Hidden column of a folded source: which part of it (a file) a row came from."""
+DEAD_LETTERS = "dead-letters"
+_DEAD_LETTER_SCHEMA = Schema.of(
+    ("at", "TIMESTAMP"),
+    ("name", "STRING"),
+    ("source", "STRING"),
+    ("position", "STRING"),
+    ("reason", "STRING"),
+    ("raw", "BINARY"),
+)
+
+
+@dataclass
+class EngineContext:
+    """The parts of one connection's engine. Made by the connection, which alone opens and closes them."""
+
+    directory: StateDirectory
+    catalog: Catalog
+    sequence: CommitSequence
+    spark: SparkRuntime
+    replicas: ReplicaPublisher
+    relations: SnapshotRelations
+    config: dict[str, str]
+    boards: dict[str, StatusBoard] = field(default_factory=dict)
+    closing: threading.Event = field(default_factory=threading.Event)
+
+    def table(self, entry_id: str) -> MemoryTable:
+        return self.sequence.table(entry_id)
+
+    def table_of(self, entry: Entry) -> MemoryTable:
+        """The table behind an entry; an error that says what it waits for while it has no columns yet."""
+        if entry.schema is None:
+            board = self.board(entry)
+            board.raise_if_dead()
+            raise TableError(
+                f'table "{entry.name}" has no columns yet',
+                detail=board.status.reason or "it waits for the first rows of its source",
+                hint=f'con.wait("{entry.name}") waits for it; declared columns avoid the wait',
+                code="no-schema-yet",
+            )
+        return self.sequence.table(entry.id)
+
+    def frame(self, session: SparkSession, entry: Entry, *, at: int | None = None) -> DataFrame:
+        """A table as a Spark relation, as of a commit number."""
+        frame = self.relations.frame(session, entry.id, self.table(entry.id).snapshot(at))
+        return frame.drop(ORIGIN) if entry.kind is EntryKind.SOURCE else frame
+
+    def crash_point(self, name: str) -> None:
+        """A named instant at which the fault tests end the process; see `testing/crash.py`."""
+        if name == os.environ.get("VELOSTREAM_CRASH_AT"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def board(self, entry: Entry) -> StatusBoard:
+        found = self.boards.get(entry.id)
+        if found is None:
+            state = State.WAITING if entry.is_query else State.READY
+            found = self.boards.setdefault(entry.id, StatusBoard(entry.name, entry.kind, state))
+        return found
+
+    def dead_letters(self) -> MemoryTable:
+        return self.sequence.create_table(DEAD_LETTERS, name="dead letters", schema=_DEAD_LETTER_SCHEMA)
+
+    def dead_letter_write(self, entry: Entry, source: str, records: list[BadRecord]) -> tuple[MemoryTable, Write]:
+        """The write that sets bad records of a query aside, to be committed together with its batch."""
+        now = datetime.now(UTC)
+        rows = pa.Table.from_pylist(
+            [
+                {
+                    "at": now,
+                    "name": entry.name,
+                    "source": source,
+                    "position": record.position,
+                    "reason": record.reason,
+                    "raw": record.raw,
+                }
+                for record in records
+            ],
+            schema=_DEAD_LETTER_SCHEMA.arrow,
+        )
+        return self.dead_letters(), Write(Mode.APPEND, rows)

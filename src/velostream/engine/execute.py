@@ -1,0 +1,307 @@
+"""One statement to its result: the dispatcher between what was said and who does it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from velostream import plugins
+from velostream.engine import dml
+from velostream.engine.binding import BoundQuery, NoSchemaYetError
+from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.launch import gate_policy, query_options
+from velostream.engine.passthrough import answer
+from velostream.engine.reading import read_range
+from velostream.engine.relations import arrow_result, run_sql
+from velostream.engine.result import Result
+from velostream.engine.show import Shower
+from velostream.errors import NotExecutableError, NotFoundError, UnsupportedError, ValidationError
+from velostream.model.change import Epoch, Mode, Write
+from velostream.plugins import Group
+from velostream.sinks.base import SinkSpec
+from velostream.sql import statements as st
+from velostream.sql.explain import explain_rows, validate_statement
+from velostream.sql.plan import QueryPlan, RelationKind, Strategy
+
+if TYPE_CHECKING:
+    from velostream.engine.context import EngineContext
+    from velostream.engine.definitions import Definitions
+    from velostream.engine.launch import Launcher
+    from velostream.tables.memory.table import MemoryTable
+
+Parameters = Sequence[Any] | Mapping[str, Any] | None
+
+
+class Executor:
+    """Executes statements of one connection. Stateless itself; may be used from many threads."""
+
+    def __init__(self, context: EngineContext, launcher: Launcher, definitions: Definitions) -> None:
+        self._context = context
+        self._launcher = launcher
+        self._definitions = definitions
+        self._shower = Shower(context)
+
+    def execute(self, statement: st.Statement, parameters: Parameters = None) -> Result:
+        match statement:
+            case st.Select():
+                return self._select(statement, parameters)
+            case st.Create():
+                return _done(self._definitions.create(statement))
+            case st.Insert():
+                return self._insert(statement, parameters)
+            case st.Update() if statement.source is None:
+                return Result.affected(dml.update(self._writable(statement.table), statement, parameters, **self._help()))
+            case st.Delete() if statement.source is None:
+                return Result.affected(dml.delete(self._writable(statement.table), statement, parameters, **self._help()))
+            case st.Truncate():
+                return Result.affected(dml.truncate(self._writable(statement.table)))
+            case st.Drop() if statement.what is not st.ObjectKind.INDEX:
+                done = self._definitions.drop(
+                    statement.name.text, what=statement.what, if_exists=statement.if_exists, cascade=statement.cascade
+                )
+                return _done(done)
+            case st.Drop():
+                return _done(self._drop_index(statement))
+            case st.CreateIndex():
+                return _done(self._create_index(statement))
+            case st.Show():
+                return self._shower.show(statement)
+            case st.Describe():
+                return self._shower.describe(statement.name.text)
+            case st.Explain():
+                return self._explain(statement)
+            case st.Validate():
+                return self._validate(statement)
+            case st.Control():
+                return _done(self._definitions.control(statement.name.text, statement.action))
+            case _:
+                raise NotExecutableError.statement(
+                    statement.kind, line=statement.place.line, column=statement.place.column, text=statement.text
+                )
+
+    # SELECT
+
+    def _select(self, statement: st.Select, parameters: Parameters) -> Result:
+        query = bind_parameters(statement.query, parameters)
+        try:
+            plan, lens = self._plan(query, statement, continuous=False)
+            limit = None
+        except NotExecutableError:
+            limit, unlimited = _without_limit(query)
+            if unlimited is None:
+                raise
+            plan, lens = self._plan(unlimited, statement, continuous=False)
+            if plan.strategy is not Strategy.MAP:
+                raise
+        self._wait_for_inputs(plan, statement.options)
+        if any(one.target.schema is None for one in plan.inputs):
+            plan, lens = self._plan(query, statement, continuous=False)
+        if plan.strategy is Strategy.PASSTHROUGH and plan.passthrough is not None:
+            table = self._context.table_of(self._entry(plan.passthrough.table))
+            return Result.of(answer(plan.passthrough, table.snapshot()))
+        bound = self._launcher.binder.bind_plan(plan, lens)
+        if bound.driving is not None:
+            return self._push(bound, statement, limit)
+        return Result.of(self._pull(bound))
+
+    def _plan(self, query: st.Query, statement: st.Statement, *, continuous: bool) -> tuple[QueryPlan, Any]:
+        options = getattr(statement, "options", ())
+        return self._launcher.binder.plan(query, options=options, text=statement.text, continuous=continuous)
+
+    def _wait_for_inputs(self, plan: QueryPlan, options: tuple[st.OptionValue, ...]) -> None:
+        """The gate of a pull query: every table it reads has loaded."""
+        deadline = time.monotonic() + gate_policy(query_options(options)).timeout.total_seconds()
+        for one in plan.inputs:
+            entry = self._context.catalog.find(one.target.name) if one.source is None else None
+            if entry is not None and entry.is_table:
+                self._context.board(entry).wait_ready(deadline)
+
+    def _pull(self, bound: BoundQuery) -> pa.Table:
+        """The answer now: all tables at one commit number, sources read to their present end."""
+        session = self._context.spark.session()
+        with self._context.sequence.pin() as pin:
+            frames = {}
+            for one in bound.inputs:
+                if one.entry is not None and one.kind is RelationKind.TABLE:
+                    frames[one.relation] = self._context.frame(session, one.entry, at=pin.sequence)
+                elif one.spec is not None:
+                    source = self._launcher.book.open(one.spec)
+                    start = source.initial_offset()
+                    frames[one.relation] = read_range(session, source, start, source.latest_offset(start), one.schema).frame
+            return arrow_result(run_sql(session, bound.plan.sql, frames))
+
+    def _push(self, bound: BoundQuery, statement: st.Select, limit: int | None) -> Result:
+        if bound.plan.strategy is not Strategy.MAP:
+            raise NotExecutableError(
+                "an aggregate over a stream can't be selected as rows that come",
+                hint="CREATE TABLE … AS SELECT … keeps its result up to date; select from that",
+                text=statement.text,
+            )
+        batches = self._launcher.push(bound, query_options(statement.options))
+        return Result.streaming(list(bound.schema.names), _limited(batches, limit), batches.close)  # type: ignore[attr-defined]
+
+    # INSERT
+
+    def _insert(self, statement: st.Insert, parameters: Parameters) -> Result:
+        if statement.query is None:
+            if not isinstance(statement.target, st.Name):
+                raise NotExecutableError.statement("INSERT VALUES into a URI", text=statement.text)
+            table = self._writable(statement.target)
+            write = dml.upsert_values if statement.upsert else dml.insert_values
+            return Result.affected(write(table, statement, parameters, **self._help()))
+        if statement.upsert:
+            raise NotExecutableError.statement("UPSERT … SELECT", text=statement.text)
+        query = bind_parameters(statement.query, parameters)
+        plan, lens = self._plan(query, statement, continuous=True)
+        self._wait_for_inputs(plan, statement.options)
+        try:
+            bound = self._launcher.binder.bind_plan(plan, lens)
+        except NoSchemaYetError as error:
+            raise ValidationError(
+                f'"{error.name}" has no columns yet', hint="declare them, or insert once it has rows", text=statement.text
+            ) from None
+        target = statement.target if isinstance(statement.target, st.SourceRef) else self._target(statement.target)
+        if isinstance(target, Entry):
+            bound = _shaped_for(bound, self._context.table_of(target), statement)
+        if bound.driving is not None:
+            if bound.plan.strategy is not Strategy.MAP:
+                raise NotExecutableError(
+                    "an aggregate over a stream can't be inserted",
+                    hint="CREATE TABLE … AS SELECT … keeps its result up to date",
+                    text=statement.text,
+                )
+            return _done(f'query "{self._definitions.insert(statement, target, bound)}" started')
+        rows = self._pull(bound)
+        if isinstance(target, Entry):
+            self._context.table(target.id).commit(Write(Mode.APPEND, rows))
+        else:
+            sink = plugins.load(Group.SINKS, target.kind)(
+                SinkSpec(target.kind, target.uri, {option.name: option.value for option in target.options})
+            )
+            sink.open(bound.schema)
+            sink.write(rows, Epoch(uuid.uuid4().hex, 0))
+            sink.close()
+        return Result.affected(rows.num_rows)
+
+    # Indexes, EXPLAIN, VALIDATE
+
+    def _create_index(self, statement: st.CreateIndex) -> str:
+        entry = self._entry(statement.table.text)
+        table = self._context.table_of(entry)
+        columns = [table.schema.column(name).name for name in statement.columns]
+        if any(statement.name.text in other.indexes for other in self._context.catalog):
+            raise ValidationError(f'index "{statement.name.text}" exists already', text=statement.text)
+        table.create_index(tuple(columns))
+        self._context.catalog.update(replace(entry, indexes=entry.indexes | {statement.name.text: columns}))
+        return f'index "{statement.name.text}" created'
+
+    def _drop_index(self, statement: st.Drop) -> str:
+        name = statement.name.text
+        for entry in self._context.catalog:
+            if name in entry.indexes:
+                kept = {other: columns for other, columns in entry.indexes.items() if other != name}
+                self._context.catalog.update(replace(entry, indexes=kept))
+                return f'index "{name}" dropped'
+        if statement.if_exists:
+            return f'index "{name}" does not exist'
+        known = [index for entry in self._context.catalog for index in entry.indexes]
+        raise NotFoundError.of("index", name, known=known)
+
+    def _explain(self, statement: st.Explain) -> Result:
+        inner = statement.statement
+        query = getattr(inner, "query", None)
+        if not isinstance(query, st.Query):
+            return Result.rows(["property", "value"], [("statement", inner.kind), ("strategy", "executed directly")])
+        plan, _ = self._plan(query, inner, continuous=not isinstance(inner, st.Select))
+        return Result.rows(["property", "value"], explain_rows(plan, extended=statement.extended))
+
+    def _validate(self, statement: st.Validate) -> Result:
+        lens = self._launcher.binder.lens()
+        found = validate_statement(statement.statement, lens, statement.text)
+        columns = ["severity", "message", "line", "column", "hint"]
+        return Result.rows(
+            columns,
+            [("warning" if e.code.startswith("warning") else "error", e.message, e.line, e.column, e.hint) for e in found],
+        )
+
+    # Targets
+
+    def _entry(self, name: str) -> Entry:
+        entry = self._context.catalog.find(name)
+        if entry is None or not entry.is_table:
+            known = [e.name for e in self._context.catalog.visible() if e.is_table]
+            raise NotFoundError.of("table", name, known=known)
+        return entry
+
+    def _target(self, name: st.Name) -> Entry:
+        entry = self._entry(name.text)
+        if entry.kind is not EntryKind.TABLE:
+            raise UnsupportedError(
+                f'table "{entry.name}" is kept up to date by its query and can\'t be written to',
+                hint="CREATE TABLE with columns makes a table that is",
+                code="view-not-writable",
+            )
+        return entry
+
+    def _writable(self, name: st.Name) -> MemoryTable:
+        return self._context.table(self._target(name).id)
+
+    def _help(self) -> dict[str, Any]:
+        return {}
+
+
+def bind_parameters(query: st.Query, parameters: Parameters) -> st.Query:
+    """Put `?` and `:name` parameters into a query as typed literals."""
+    from velostream.sql.parameters import bind
+
+    if not parameters and not any(isinstance(node, exp.Placeholder | exp.Parameter) for node in query.tree.walk()):
+        return query
+    return replace(query, tree=bind(query.tree, parameters))
+
+
+def _without_limit(query: st.Query) -> tuple[int | None, st.Query | None]:
+    """A query without its LIMIT n, and n; None when it has none that is a plain number."""
+    limit = query.tree.args.get("limit")
+    if limit is None or not isinstance(limit.expression, exp.Literal) or limit.expression.is_string:
+        return None, None
+    tree = query.tree.copy()
+    tree.set("limit", None)
+    return int(limit.expression.this), replace(query, tree=tree)
+
+
+def _limited(batches: Iterator[pa.Table], limit: int | None) -> Iterator[tuple[Any, ...]]:
+    from velostream.engine.result import rows_of
+
+    remaining = limit
+    if remaining == 0:
+        return
+    for batch in batches:
+        for row in rows_of(batch):
+            yield row
+            if remaining is not None:
+                remaining -= 1
+                if remaining == 0:
+                    batches.close()  # type: ignore[attr-defined]
+                    return
+
+
+def _shaped_for(bound: BoundQuery, table: MemoryTable, statement: st.Insert) -> BoundQuery:
+    """The query with its columns under the target's names: by position, as INSERT means them."""
+    names = [table.schema.column(name).name for name in statement.columns] or list(table.schema.names)
+    if len(names) != len(bound.schema.names):
+        raise ValidationError(
+            f"INSERT gives {len(bound.schema.names)} columns and table \"{table.name}\" takes {len(names)}",
+            detail=f"given: {', '.join(bound.schema.names)}; taken: {', '.join(names)}",
+            text=statement.text,
+        )
+    return bound.renamed(names)
+
+
+def _done(text: str) -> Result:
+    return Result.rows(["status"], [(text,)])

@@ -1,0 +1,322 @@
+"""One shared ingest per source: reads and decodes each range once, for every statement that follows it.
+
+The ingest is a loop of ours over Spark batch jobs, not a Spark streaming query: the position of each statement is stored in
+the same log record as its rows, so there is no checkpoint that could disagree with a table, statements may join at any time
+and catch up, and a range is read once for all that stand at the same position.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from velostream.engine.reading import read_range
+from velostream.engine.status import State
+from velostream.errors import QueryError, SourceError, VelostreamError
+from velostream.model.retry import RetryPolicy
+from velostream.sources.base import BadRecord, Offset, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from velostream.engine.catalog import Entry
+    from velostream.engine.context import EngineContext
+    from velostream.engine.gate import Gate
+    from velostream.model.schema import Schema
+    from velostream.tables.memory.sequence import Part
+
+MAX_ROWS_PER_BATCH = 500_000
+_PARALLEL_STATEMENTS = 4
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One decoded range of the source, as the consumers of one position see it."""
+
+    session: SparkSession
+    frame: DataFrame
+    end: Offset
+    at: int
+    """The commit number this batch reads its tables at: its pin."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a batch was going to do: where it ends and which commit number it reads its tables at."""
+
+    end: Offset
+    at: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a consumer made of a batch: its share of the commit, and what to do once that is durable."""
+
+    part: Part
+    rows: int
+    publish: Callable[[], None] | None = None
+
+
+class Consumer(ABC):
+    """A statement's place in an ingest. The ingest's thread calls everything but the constructor."""
+
+    def __init__(self, context: EngineContext, entry: Entry, gate: Gate, *, start: Offset) -> None:
+        self.context = context
+        self.entry = entry
+        self.board = context.board(entry)
+        self.writer = entry.id
+        self._gate = gate
+        known = context.sequence.writer(self.writer)
+        self.position: Offset = start if known is None else known.position["offset"]
+        self.number = -1 if known is None else known.epoch
+        self.ready_at: Offset | None = None
+        """The end of what the source held when the consumer was first ready to run; reaching it means ready."""
+        self.dead = False
+
+    @abstractmethod
+    def run(self, batch: Batch) -> Outcome:
+        """Transform the batch. Must not publish or commit anything; may be called again with the same batch."""
+
+    def intend(self, end: Offset, at: int) -> None:
+        """The next batch will end there and read its tables at that number; called before it runs.
+
+        Consumers whose output leaves our log write it down, to repeat exactly that batch after a crash."""
+
+    def intended(self) -> Intent | None:
+        """A batch that was begun before a crash and must now be repeated as it was."""
+        return None
+
+    def runnable(self) -> bool:
+        if self.dead:
+            return False
+        try:
+            return self._gate.is_open(self.board)
+        except VelostreamError as error:
+            self.fail(error)
+            return False
+
+    def became_ready(self) -> None:
+        """The position has reached what the source held at the start."""
+        self.board.become(State.READY)
+
+    def fail(self, error: VelostreamError) -> None:
+        self.dead = True
+        self.board.become(State.FAILED, error.message, error=error)
+
+
+class Ingest:
+    """Follows one source on a thread of its own and feeds its consumers."""
+
+    def __init__(self, context: EngineContext, source: Source, schema: Schema) -> None:
+        self.context = context
+        self.source = source
+        self.schema = schema
+        self._consumers: list[Consumer] = []
+        self._lock = threading.RLock()
+        """Held for a cycle: source calls come from one thread at a time, attach and detach wait for the batch in hand."""
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._retry = RetryPolicy.default()
+        self._attempts = 0
+        interval = source.settings.duration("poll.interval") or timedelta(milliseconds=100)
+        self._poll_seconds = interval.total_seconds()
+        self._max_rows = source.settings.integer("max.rows.per.trigger") or MAX_ROWS_PER_BATCH
+
+    def attach(self, consumer: Consumer) -> None:
+        with self._lock:
+            self._consumers.append(consumer)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"ingest {self.source.spec.uri}", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def detach(self, consumer: Consumer) -> bool:
+        """Take a consumer out, after the batch in hand. True when none is left and the ingest has ended."""
+        consumer.dead = True
+        with self._lock:
+            if consumer in self._consumers:
+                self._consumers.remove(consumer)
+            if self._consumers:
+                return False
+            self._stopping = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=30)
+        self.source.close()
+        return True
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def drain(self, consumer: Consumer, deadline: float) -> None:
+        with self._lock:
+            target = self.source.latest_offset(consumer.position)
+        self._wake.set()
+        while not self.source.reached(consumer.position, target):
+            consumer.board.raise_if_dead()
+            if time.monotonic() > deadline:
+                raise consumer.board.timed_out("did not catch up in time")
+            consumer.board.wait_for_news(0.1)
+
+    def _run(self) -> None:
+        while not self._stopping and not self.context.closing.is_set():
+            try:
+                with self._lock:
+                    moved = self._cycle()
+                self._attempts = 0
+                pause = 0.0 if moved else self._poll_seconds
+            except VelostreamError as error:
+                pause = self._trouble(error)
+            if pause and not self._stopping:
+                self._wake.wait(pause)
+            self._wake.clear()
+
+    def _trouble(self, error: VelostreamError) -> float:
+        """The source can't be read: retry what may come back, fail what won't."""
+        self._attempts += 1
+        delay = self._retry.delay(self._attempts).total_seconds()
+        for consumer in list(self._consumers):
+            if consumer.dead:
+                continue
+            if not error.category.retriable:
+                consumer.fail(error)
+                continue
+            state = State.DEGRADED if consumer.board.was_ready else State.WAITING
+            at = datetime.now(UTC) + timedelta(seconds=delay)
+            consumer.board.retrying(error, attempts=self._attempts, next_retry_at=at, state=state)
+        return max(delay, self._poll_seconds)
+
+    def _cycle(self) -> bool:
+        active = [consumer for consumer in self._consumers if consumer.runnable()]
+        moved = False
+        for consumer in active:
+            if consumer.ready_at is None:
+                consumer.ready_at = self.source.latest_offset(consumer.position)
+                self._settle(consumer)
+        for consumer in active:
+            intent = consumer.intended()
+            if intent is not None:
+                self._batch(consumer.position, intent.end, [consumer], at=intent.at)
+        groups = self._groups([consumer for consumer in active if not consumer.dead])
+        while groups:
+            members = groups.pop(0)
+            start = members[0].position
+            end = self.source.latest_offset(start, max_rows=self._max_rows)
+            ahead = groups[0][0].position if groups else None
+            if ahead is not None and self.source.reached(end, ahead):
+                end = ahead
+            if end != start:
+                self._batch(start, end, members)
+                moved = True
+            if ahead is not None and members[0].position == ahead:
+                groups[0] = [consumer for consumer in members if not consumer.dead] + groups[0]
+        if moved and len({json.dumps(consumer.position) for consumer in self._consumers}) == 1:
+            self.source.commit(self._consumers[0].position)
+        return moved
+
+    def _groups(self, consumers: Sequence[Consumer]) -> list[list[Consumer]]:
+        """Consumers by position, the one furthest behind first."""
+        by_position: dict[str, list[Consumer]] = {}
+        for consumer in consumers:
+            by_position.setdefault(json.dumps(consumer.position, sort_keys=True), []).append(consumer)
+
+        def compare(left: list[Consumer], right: list[Consumer]) -> int:
+            return 1 if self.source.reached(left[0].position, right[0].position) else -1
+
+        return sorted(by_position.values(), key=functools.cmp_to_key(compare))
+
+    def _batch(self, start: Offset, end: Offset, members: list[Consumer], *, at: int | None = None) -> None:
+        """Read a range once and let every member make its part of it, committed as one record."""
+        session = self.context.spark.session()
+        shared = len(members) > 1
+        with self.context.sequence.pin(at) as pin:
+            for member in members:
+                member.intend(end, pin.sequence)
+            reading = read_range(session, self.source, start, end, self.schema)
+            frame = reading.frame.persist() if shared else reading.frame
+            try:
+                outcomes = self._run_members(Batch(session, frame, end, pin.sequence), members)
+                bad = reading.bad_records()
+            finally:
+                if shared:
+                    frame.unpersist()
+            self._commit(outcomes, bad, end)
+
+    def _run_members(self, batch: Batch, members: list[Consumer]) -> list[tuple[Consumer, Outcome]]:
+        def attempt(consumer: Consumer) -> Outcome | None:
+            try:
+                return consumer.run(batch)
+            except SourceError:
+                raise
+            except VelostreamError as error:
+                consumer.fail(error)
+                return None
+
+        if len(members) == 1:
+            results = [attempt(members[0])]
+        else:
+            with ThreadPoolExecutor(max_workers=_PARALLEL_STATEMENTS) as pool:
+                results = list(pool.map(attempt, members))
+        return [(member, outcome) for member, outcome in zip(members, results, strict=True) if outcome is not None]
+
+    def _commit(self, outcomes: list[tuple[Consumer, Outcome]], bad: list[BadRecord], end: Offset) -> None:
+        outcomes = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
+        try:
+            self.context.sequence.commit(*(outcome.part for _, outcome in outcomes))
+            committed = outcomes
+        except VelostreamError:
+            committed = [pair for pair in outcomes if self._commit_alone(*pair)]
+        for consumer, outcome in committed:
+            if outcome.publish is not None:
+                outcome.publish()
+            consumer.position = end
+            consumer.number += 1
+            consumer.board.count(outcome.rows)
+            self._settle(consumer)
+            consumer.board.notify()
+
+    def _commit_alone(self, consumer: Consumer, outcome: Outcome) -> bool:
+        """One statement's refused rows must not keep the others from committing."""
+        try:
+            self.context.sequence.commit(outcome.part)
+        except VelostreamError as error:
+            consumer.fail(error)
+            return False
+        return True
+
+    def _with_dead_letters(self, consumer: Consumer, outcome: Outcome, bad: list[BadRecord]) -> Outcome:
+        if not bad:
+            return outcome
+        policy = self.source.settings.text("bad.records") or "dead_letter"
+        if policy == "fail":
+            first = bad[0]
+            consumer.fail(SourceError.bad_record(self.source.spec.uri, position=first.position, reason=first.reason))
+            return outcome
+        if policy == "skip":
+            return outcome
+        letters = self.context.dead_letter_write(consumer.entry, self.source.spec.uri, bad)
+        return replace(outcome, part=replace(outcome.part, writes=[*outcome.part.writes, letters]))
+
+    def _settle(self, consumer: Consumer) -> None:
+        """Show where the consumer stands: loading until it has reached what was there at its start."""
+        if consumer.dead:
+            return
+        if consumer.ready_at is not None and self.source.reached(consumer.position, consumer.ready_at):
+            if consumer.board.state is not State.READY:
+                consumer.became_ready()
+        elif consumer.board.state is not State.LOADING:
+            consumer.board.become(State.LOADING)
+
+
+def failed_query(entry: Entry, error: Exception) -> QueryError:
+    """A foreign exception as the query's own failure."""
+    return QueryError(f'query "{entry.name}" failed', detail=str(error).splitlines()[0] if str(error) else repr(error))

@@ -1,0 +1,328 @@
+"""From a bound query to what runs it: which runner a plan gets, and who shares which ingest."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from velostream import plugins
+from velostream.engine.binding import GROUPS, Binder, BoundInput, BoundQuery
+from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.consumers import (
+    IngestRunner,
+    SinkConsumer,
+    SpoolConsumer,
+    TableConsumer,
+    TransformingConsumer,
+)
+from velostream.engine.context import ORIGIN, EngineContext
+from velostream.engine.gate import Gate, GatePolicy
+from velostream.engine.ingest import Batch, Consumer, Ingest, Outcome
+from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
+from velostream.engine.maintain.fold import FoldRunner
+from velostream.engine.maintain.once import BoundedInput, OnceRunner
+from velostream.engine.maintain.refresh import MaintenanceLoop, RefreshRunner
+from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS
+from velostream.engine.sourcing import SourceBook, memory_name
+from velostream.model.options import Options
+from velostream.model.schema import Column, Schema
+from velostream.model.spool import Spool
+from velostream.plugins import Group
+from velostream.sinks.base import SinkSpec
+from velostream.sources.base import SourceSpec
+from velostream.sql.plan import MapPlan, RelationKind, Strategy
+from velostream.tables.memory.sequence import Part
+
+if TYPE_CHECKING:
+    from velostream.engine.query import Runner
+    from velostream.sql.statements import OptionValue, SourceRef
+
+
+class Launcher:
+    """Builds runners and keeps them: one per query, one ingest per source, one fold per table-like source."""
+
+    def __init__(self, context: EngineContext, book: SourceBook) -> None:
+        self.context = context
+        self.book = book
+        self.binder = Binder(context, book)
+        self.loop = MaintenanceLoop(context)
+        self.runners: dict[str, Runner] = {}
+        self._ingests: dict[str, Ingest] = {}
+        self._lock = threading.RLock()
+
+    # What a query reads
+
+    def fold(self, bound: BoundInput) -> Entry:
+        """The hidden table of a source that is no stream, made and started when it is the first to ask."""
+        assert bound.spec is not None
+        identity = bound.spec.identity()
+        with self._lock:
+            entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
+            if entry is None:
+                schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), bound.schema.key)
+                entry = Entry.new(bound.spec.uri, kind=EntryKind.SOURCE, sql=identity, schema=schema)
+                self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
+                self.context.catalog.add(entry)
+            if entry.id not in self.runners:
+                source = self.book.open(bound.spec)
+                runner = FoldRunner(self.context, entry, source=source, schema=bound.schema)
+                self.runners[entry.id] = runner
+                runner.start()
+            return entry
+
+    def attach_tables(self, bound: BoundQuery) -> dict[str, Entry]:
+        """Every input but the driving stream as an entry with versions."""
+        return {
+            one.relation: one.entry if one.kind is RelationKind.TABLE and one.entry is not None else self.fold(one)
+            for one in bound.inputs
+            if one.kind is not RelationKind.STREAM
+        }
+
+    def ingest(self, spec: SourceSpec, schema: Schema) -> Ingest:
+        with self._lock:
+            key = f"{spec.identity()}|{schema.to_json()!r}"
+            found = self._ingests.get(key)
+            if found is None:
+                found = self._ingests[key] = Ingest(self.context, self.book.open(spec), schema)
+            return found
+
+    def release(self, ingest: Ingest, consumer: Consumer) -> None:
+        if ingest.detach(consumer):
+            with self._lock:
+                self._ingests = {key: one for key, one in self._ingests.items() if one is not ingest}
+
+    def wake(self, uri_part: str | None = None) -> None:
+        """A feed of ours has grown: look now instead of at the next poll."""
+        for ingest in list(self._ingests.values()):
+            ingest.wake()
+        for runner in list(self.runners.values()):
+            if isinstance(runner, FoldRunner):
+                runner.wake()
+
+    # What runs a query
+
+    def launch_view(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
+        """Start what keeps a view up to date; gives the entries it reads."""
+        strategy = bound.plan.strategy
+        if strategy is Strategy.AGGREGATE:
+            return self._launch_aggregate(entry, bound, options)
+        if strategy is Strategy.MAP:
+            assert bound.plan.map is not None
+            tables = self.attach_tables(bound)
+
+            def consumer() -> Consumer:
+                made = TableConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+                made.target = entry
+                return made
+
+            self._run(self._ingest_runner(entry, bound, consumer))
+            return self._reads(bound, tables)
+        if bound.is_bounded:
+            inputs = {
+                one.relation: BoundedInput(self.book.open(one.spec), one.schema)
+                for one in bound.inputs
+                if one.spec is not None
+            }
+            self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs, target=entry))
+            return []
+        tables = self.attach_tables(bound)
+        self._run(RefreshRunner(self.context, entry, sql=bound.plan.sql, inputs=tables, loop=self.loop))
+        return list(tables.values())
+
+    def launch_stream(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
+        """A derived stream: the batches of its query, in a spool that others read."""
+        spec = self.book.stream_spec(entry.id, bound.schema)
+        spool = Spool(Path(spec.options["spool"]), durable=self.context.directory.durable)
+        return self._launch_into_spool(entry, bound, options, spool)
+
+    def launch_insert(self, entry: Entry, bound: BoundQuery, options: Options, target: Entry | SourceRef) -> list[Entry]:
+        """A continuous INSERT INTO a table, a memory feed or a sink."""
+        assert bound.plan.map is not None
+        tables = self.attach_tables(bound)
+        if isinstance(target, Entry):
+
+            def into_table() -> Consumer:
+                made = TableConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+                made.target = target
+                return made
+
+            self._run(self._ingest_runner(entry, bound, into_table))
+        elif target.kind == "memory":
+            spool = Spool(self.book.memory_folder(memory_name(target.uri)), durable=self.context.directory.durable)
+            self._launch_into_spool(entry, bound, options, spool)
+        else:
+            sink = plugins.load(Group.SINKS, target.kind)(
+                SinkSpec(target.kind, target.uri, {option.name: option.value for option in target.options})
+            )
+            sink.open(bound.schema)
+
+            def into_sink() -> Consumer:
+                made = SinkConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+                made.sink = sink
+                return made
+
+            self._run(self._ingest_runner(entry, bound, into_sink))
+        return self._reads(bound, tables)
+
+    def push(self, bound: BoundQuery, options: Options) -> Iterator[pa.Table]:
+        """Rows of a stream as they come, for as long as the iterator is used."""
+        assert bound.plan.map is not None
+        entry = Entry.new("select", kind=EntryKind.INSERT, sql="")
+        tables = self.attach_tables(bound)
+        arrived: queue.Queue[pa.Table] = queue.Queue(maxsize=16)
+
+        def consumer() -> Consumer:
+            made = _QueueConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+            made.arrived = arrived
+            return made
+
+        runner = self._ingest_runner(entry, bound, consumer)
+        runner.start()
+        try:
+            while not self.context.closing.is_set():
+                try:
+                    yield arrived.get(timeout=0.2)
+                except queue.Empty:
+                    runner.board.raise_if_dead()
+        finally:
+            runner.stop()
+            self.context.boards.pop(entry.id, None)
+
+    def stop(self, entry: Entry) -> None:
+        with self._lock:
+            runner = self.runners.pop(entry.id, None)
+        if runner is not None:
+            runner.stop()
+
+    def close(self) -> None:
+        for runner in list(self.runners.values()):
+            runner.stop()
+        self.loop.close()
+
+    def _launch_aggregate(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
+        aggregate = bound.plan.aggregate
+        assert aggregate is not None
+        assert bound.feed_schema is not None
+        assert bound.groups_schema is not None
+        tables = self.attach_tables(bound)
+        holder = entry if bound.final is None else self._groups_entry(entry, bound.groups_schema, bound, tables)
+        feed = FeedFolder(self.context.directory.folder("feeds") / holder.id)
+
+        def consumer() -> Consumer:
+            made = FeedConsumer(self.context, holder, **self._consumer_parts(bound, aggregate.feed, tables, options))
+            made.feed = feed
+            made.recover()
+            return made
+
+        checkpoint = options.text("checkpoint")
+        runner = AggregateRunner(
+            self.context,
+            holder,
+            plan=aggregate,
+            feed_schema=bound.feed_schema,
+            feed=feed,
+            feeding=self._ingest_runner(holder, bound, consumer),
+            checkpoint=Path(checkpoint) if checkpoint else self.context.directory.folder("checkpoints") / holder.id,
+        )
+        self._run(runner)
+        if bound.final is None:
+            return self._reads(bound, tables)
+        self._run(RefreshRunner(self.context, entry, sql=bound.final, inputs={GROUPS: holder}, loop=self.loop))
+        return [holder]
+
+    def _groups_entry(self, entry: Entry, schema: Schema, bound: BoundQuery, tables: Mapping[str, Entry]) -> Entry:
+        found = self.context.catalog.hidden(EntryKind.GROUPS, entry.id)
+        if found is None:
+            found = Entry.new(f"groups of {entry.name}", kind=EntryKind.GROUPS, sql=entry.id, schema=schema)
+            found = replace(found, reads=tuple(read.id for read in self._reads(bound, tables)))
+            self.context.sequence.create_table(found.id, name=found.name, schema=schema)
+            self.context.catalog.add(found)
+        return found
+
+    def _launch_into_spool(self, entry: Entry, bound: BoundQuery, options: Options, spool: Spool) -> list[Entry]:
+        assert bound.plan.map is not None
+        tables = self.attach_tables(bound)
+
+        def consumer() -> Consumer:
+            made = SpoolConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+            made.spool = spool
+            made.on_publish = self.wake
+            made.recover()
+            return made
+
+        self._run(self._ingest_runner(entry, bound, consumer))
+        return self._reads(bound, tables)
+
+    def _run(self, runner: Runner) -> None:
+        self.runners[runner.entry.id] = runner
+        runner.start()
+
+    def _ingest_runner(self, entry: Entry, bound: BoundQuery, consumer: object) -> IngestRunner:
+        driving = bound.driving
+        assert driving is not None
+        assert driving.spec is not None
+        spec, schema = driving.spec, driving.schema
+        return IngestRunner(
+            self.context,
+            entry,
+            ingest=lambda: self.ingest(spec, schema),
+            consumer=consumer,  # type: ignore[arg-type]
+            release=self.release,
+        )
+
+    def _consumer_parts(
+        self, bound: BoundQuery, plan: MapPlan | None, tables: Mapping[str, Entry], options: Options
+    ) -> dict[str, object]:
+        driving = bound.driving
+        assert driving is not None
+        assert driving.spec is not None
+        boards = [self.context.board(entry) for entry in tables.values()]
+        return {
+            "gate": Gate(boards, gate_policy(options)),
+            "start": self.book.open(driving.spec).initial_offset(),
+            "plan": plan,
+            "tables": tables,
+        }
+
+    @staticmethod
+    def _reads(bound: BoundQuery, tables: Mapping[str, Entry]) -> list[Entry]:
+        """The entries a stream query reads: its tables, and the stream itself when the catalog has it."""
+        streams = [one.entry for one in bound.inputs if one.kind is RelationKind.STREAM and one.entry is not None]
+        return [*tables.values(), *streams]
+
+
+class _QueueConsumer(TransformingConsumer):
+    """Rows for someone who is looking; nothing of it is kept."""
+
+    arrived: queue.Queue[pa.Table]
+
+    def run(self, batch: Batch) -> Outcome:
+        rows = self.rows_of(batch)
+        return Outcome(Part(), rows.num_rows, lambda: self._give(rows))
+
+    def _give(self, rows: pa.Table) -> None:
+        while rows.num_rows and not self.dead and not self.context.closing.is_set():
+            try:
+                self.arrived.put(rows, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+
+def query_options(options: tuple[OptionValue, ...]) -> Options:
+    """Those of a statement's options that the engine itself reads, checked."""
+    known = (*TABLE_OPTIONS, *QUERY_OPTIONS)
+    values = {o.name: o.value for o in options if any(option.covers(o.name) for option in known)}
+    return Options(values, known)
+
+
+def gate_policy(options: Options) -> GatePolicy:
+    timeout = options.duration("table.wait.timeout") or timedelta(0)
+    return GatePolicy(timeout, start_on_timeout=options.text("table.wait.on.timeout") == "start")

@@ -1,0 +1,99 @@
+"""What the planner sees of the engine: tables, streams and sources by name, with their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS
+from velostream.sources.base import SourceSpec
+from velostream.sql.parse import parse_source, parse_statement
+from velostream.sql.plan import Relation, RelationKind
+from velostream.sql.statements import Create, OptionValue, SourceRef
+
+if TYPE_CHECKING:
+    from velostream.engine.context import EngineContext
+    from velostream.engine.sourcing import SourceBook
+    from velostream.model.schema import Schema
+    from velostream.sources.base import Source
+
+
+class Lens:
+    """The planner's view of the catalog for one statement.
+
+    `pinned` are the source schemas the statement was first planned with, by source identity: a restart plans with the
+    same columns, whatever discovery would find by now. Schemas found on the way are kept in `found`.
+    """
+
+    def __init__(self, context: EngineContext, book: SourceBook, pinned: dict[str, Schema] | None = None) -> None:
+        self._context = context
+        self._book = book
+        self._pinned = pinned or {}
+        self.found: dict[str, Schema] = {}
+
+    def names(self) -> Sequence[str]:
+        return [entry.name for entry in self._context.catalog.visible() if entry.kind is not EntryKind.INSERT]
+
+    def relation(self, name: str) -> Relation | None:
+        entry = self._context.catalog.find(name)
+        if entry is None or entry.kind is EntryKind.INSERT:
+            return None
+        if entry.kind is EntryKind.STREAM:
+            return self._stream(entry)
+        if entry.schema is None:
+            return Relation(entry.name, RelationKind.TABLE, None, reason="waits for the columns of its source")
+        table = self._context.table(entry.id)
+        indexes = [entry.schema.key] if entry.schema.key else []
+        indexes += [tuple(columns) for columns in entry.indexes.values()]
+        return Relation(
+            entry.name,
+            RelationKind.TABLE,
+            entry.schema,
+            indexes=tuple(indexes),
+            rows=table.snapshot().count(),
+            reason="a table" if entry.kind is EntryKind.TABLE else "a view, kept up to date",
+        )
+
+    def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
+        spec = self._book.spec(reference, options)
+        return self._relation_of(reference.uri, spec)
+
+    def option_names(self, reference: SourceRef | None) -> Sequence[str]:
+        if reference is None:
+            return [option.name for option in (*TABLE_OPTIONS, *QUERY_OPTIONS)]
+        return self._book.option_names(reference.kind)
+
+    def stream_spec(self, entry: Entry) -> SourceSpec:
+        """The source behind a stream of the catalog, declared or derived."""
+        statement = parse_statement(entry.sql)
+        assert isinstance(statement, Create)
+        if statement.query is not None:
+            assert entry.schema is not None
+            return self._book.stream_spec(entry.id, entry.schema)
+        uri = next(option.value for option in statement.options if option.name == "source")
+        reference = parse_source(uri)
+        return self._book.spec(reference, (*statement.options, *reference.options), columns=statement.columns)
+
+    def _stream(self, entry: Entry) -> Relation:
+        statement = parse_statement(entry.sql)
+        if isinstance(statement, Create) and statement.query is not None:
+            return Relation(entry.name, RelationKind.STREAM, entry.schema, reason="a stream derived by a query")
+        return self._relation_of(entry.name, self.stream_spec(entry))
+
+    def _relation_of(self, name: str, spec: SourceSpec) -> Relation:
+        source = self._book.open(spec)
+        kind, reason = _kind_of(source)
+        schema = self._pinned.get(spec.identity()) or spec.columns or source.schema()
+        if schema is not None:
+            self.found[spec.identity()] = schema
+        return Relation(name, kind, schema, reason=reason)
+
+
+def _kind_of(source: Source) -> tuple[RelationKind, str]:
+    capabilities = source.capabilities
+    if capabilities.is_stream:
+        return RelationKind.STREAM, "appends are followed without end"
+    if capabilities.follows:
+        return RelationKind.TABLE, f"followed, and emits {capabilities.emits}: folded into a table"
+    return RelationKind.BOUNDED, "read once; 'watch' = 'true' would follow it"

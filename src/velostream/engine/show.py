@@ -1,0 +1,162 @@
+"""SHOW and DESCRIBE: the engine's state as rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from velostream import plugins
+from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.result import Result
+from velostream.errors import NotFoundError
+from velostream.plugins import Group
+from velostream.sql.parse import parse_statement
+from velostream.sql.statements import Create, Show, ShowKind
+
+if TYPE_CHECKING:
+    from velostream.engine.context import EngineContext
+    from velostream.engine.status import Status
+
+_SECRET = re.compile(r"password|secret|token|key\b|signature", re.IGNORECASE)
+
+
+class Shower:
+    """Answers SHOW … and DESCRIBE …"""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+
+    def show(self, statement: Show) -> Result:
+        name = statement.name.text if statement.name is not None else None
+        columns, rows = self._rows(statement.what, name)
+        kept = [row for row in rows if _like(str(row[0]), statement.like)]
+        return Result.rows(columns, kept)
+
+    def describe(self, name: str) -> Result:
+        return Result.rows(*self._schema(self._find(name)))
+
+    def status(self, entry: Entry) -> Status:
+        """The board's status, with what the table itself knows."""
+        from dataclasses import replace
+
+        status = self._context.board(entry).status
+        if entry.is_table and entry.schema is not None:
+            table = self._context.table(entry.id)
+            stats = table.stats()
+            status = replace(status, rows=stats["rows"], bytes=stats["bytes"], version=table.version)
+        return status
+
+    def _rows(self, what: ShowKind, name: str | None) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
+        visible = self._context.catalog.visible()
+        match what:
+            case ShowKind.TABLES:
+                return ["name", "kind", "rows", "state"], [
+                    (e.name, e.kind.value, self.status(e).rows, self.status(e).state.value) for e in visible if e.is_table
+                ]
+            case ShowKind.STREAMS:
+                return ["name", "state", "statement"], [
+                    (e.name, self._context.board(e).state.value, _public(e.sql)) for e in visible if e.kind is EntryKind.STREAM
+                ]
+            case ShowKind.QUERIES:
+                return ["name", "kind", "state", "reason", "statement"], [
+                    (e.name, e.kind.value, self._context.board(e).state.value, self._context.board(e).status.reason, _public(e.sql))
+                    for e in visible
+                    if e.is_query
+                ]
+            case ShowKind.SOURCES:
+                return ["kind", "follows"], [(kind, _source_summary(kind)) for kind in plugins.names(Group.SOURCES)]
+            case ShowKind.STATUS | ShowKind.PROGRESS | ShowKind.METRICS:
+                entries = visible if name is None else [self._find(name)]
+                return self._board_rows(what, entries)
+            case ShowKind.SCHEMA:
+                return self._schema(self._find(name or ""))
+            case ShowKind.PROPERTIES:
+                return self._properties(self._find(name or ""))
+            case ShowKind.DEAD_LETTERS:
+                return self._dead_letters(name)
+            case ShowKind.FUNCTIONS:
+                session = self._context.spark.session()
+                return ["name"], [(row[0],) for row in session.sql("SHOW FUNCTIONS").collect()]
+
+    def _board_rows(self, what: ShowKind, entries: list[Entry]) -> tuple[list[str], list[tuple[Any, ...]]]:
+        statuses = [self.status(entry) for entry in entries]
+        if what is ShowKind.STATUS:
+            columns = ["name", "kind", "state", "reason", "since", "rows", "version", "error", "attempts", "next_retry_at", "warnings"]
+            return columns, [
+                (
+                    s.name,
+                    s.kind,
+                    s.state.value,
+                    s.reason,
+                    s.since.replace(tzinfo=None),
+                    s.rows,
+                    s.version,
+                    s.error,
+                    s.attempts,
+                    s.next_retry_at.replace(tzinfo=None) if s.next_retry_at else None,
+                    "; ".join(s.warnings) or None,
+                )
+                for s in statuses
+            ]
+        if what is ShowKind.PROGRESS:
+            columns = ["name", "state", "rows", "rows_per_second", "percent", "eta", "lag_rows", "lag_seconds"]
+            return columns, [
+                (s.name, s.state.value, s.rows, s.rows_per_second, s.percent, s.eta, s.lag_rows, s.lag_seconds) for s in statuses
+            ]
+        rows: list[tuple[Any, ...]] = []
+        for entry in entries:
+            if entry.is_table and entry.schema is not None:
+                rows += [(entry.name, metric, str(value)) for metric, value in self._context.table(entry.id).stats().items()]
+        return ["name", "metric", "value"], rows
+
+    @staticmethod
+    def _schema(entry: Entry) -> tuple[list[str], list[tuple[Any, ...]]]:
+        columns = entry.schema.columns if entry.schema is not None else ()
+        key = entry.schema.key if entry.schema is not None else ()
+        return ["column", "type", "nullable", "key"], [(c.name, c.sql_type, c.nullable, c.name in key) for c in columns]
+
+    @staticmethod
+    def _properties(entry: Entry) -> tuple[list[str], list[tuple[Any, ...]]]:
+        statement = parse_statement(entry.sql)
+        options = getattr(statement, "options", ())
+        rows: list[tuple[Any, ...]] = [("kind", entry.kind.value), ("created_at", entry.created_at)]
+        rows += [(option.name, "***" if _SECRET.search(option.name) and option.name != "key" else option.value) for option in options]
+        if isinstance(statement, Create):
+            rows.append(("statement", _public(entry.sql)))
+        return ["property", "value"], rows
+
+    def _dead_letters(self, name: str | None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        rows = self._context.dead_letters().snapshot().scan().to_pylist()
+        columns = ["name", "source", "position", "reason", "raw", "at"]
+        chosen = [row for row in rows if name is None or row["name"].lower() == name.lower()]
+        return columns, [
+            tuple(row["at"].replace(tzinfo=None) if column == "at" else row[column] for column in columns) for row in chosen
+        ]
+
+    def _find(self, name: str) -> Entry:
+        entry = self._context.catalog.find(name)
+        if entry is None:
+            raise NotFoundError.of("table", name, known=[e.name for e in self._context.catalog.visible()])
+        return entry
+
+
+def _like(text: str, pattern: str | None) -> bool:
+    """SQL LIKE in any case of letters; no pattern matches everything."""
+    if pattern is None:
+        return True
+    expression = "".join({"%": ".*", "_": "."}.get(character, re.escape(character)) for character in pattern)
+    return re.fullmatch(expression, text, re.IGNORECASE | re.DOTALL) is not None
+
+
+def _public(sql: str) -> str:
+    """A statement without the passwords that stand in its URIs."""
+    return re.sub(r"(://[^/\s:@]+:)[^@\s/]+@", r"\1***@", sql)
+
+
+def _source_summary(kind: str) -> str:
+    try:
+        documentation = plugins.load(Group.SOURCES, kind).__doc__ or ""
+    except ImportError as error:
+        return f"not installed: {error}"
+    return documentation.strip().splitlines()[0] if documentation.strip() else ""

@@ -1,0 +1,85 @@
+"""From a source named in a statement to a `Source` object, once per identity."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from velostream import plugins
+from velostream.errors import NotFoundError
+from velostream.model.options import expand_environment
+from velostream.model.schema import Schema
+from velostream.plugins import Group
+from velostream.sources.base import Source, SourceSpec
+from velostream.sql.parse import parse_columns
+
+if TYPE_CHECKING:
+    from velostream.engine.directory import StateDirectory
+    from velostream.sql.statements import OptionValue, SourceRef
+
+_INTERNAL = ("spool",)
+
+
+class SourceBook:
+    """Makes sources out of references and remembers them, so that equal ones share one reading."""
+
+    def __init__(self, directory: StateDirectory) -> None:
+        self._directory = directory
+        self._sources: dict[str, Source] = {}
+        self._lock = threading.Lock()
+
+    def option_names(self, kind: str) -> list[str]:
+        """The options a statement may give to a source of that kind."""
+        return [option.name for option in _source_class(kind).options if option.name not in _INTERNAL]
+
+    def spec(self, reference: SourceRef, options: Iterable[OptionValue], *, columns: Schema | None = None) -> SourceSpec:
+        """The spec of a reference; of the given options those are taken that its kind knows, the nearer one wins."""
+        known = _source_class(reference.kind).options
+        values = {o.name: o.value for o in options if any(option.covers(o.name) for option in known)}
+        declared = columns
+        if declared is None and "record.schema" in values:
+            declared = parse_columns(values["record.schema"])
+        values.pop("record.schema", None)
+        if reference.kind == "memory":
+            values["spool"] = str(self.memory_folder(memory_name(reference.uri)))
+        return SourceSpec(reference.kind, expand_environment(reference.uri), values, declared)
+
+    def open(self, spec: SourceSpec) -> Source:
+        with self._lock:
+            source = self._sources.get(spec.identity())
+            if source is None:
+                source = self._sources[spec.identity()] = _source_class(spec.kind)(spec)
+            return source
+
+    def memory_folder(self, name: str) -> Path:
+        """Where the spool of `memory://name` lives."""
+        return self._directory.folder("memory") / quote(name, safe="")
+
+    def stream_spec(self, entry_id: str, schema: Schema) -> SourceSpec:
+        """The stream derived by a query, as a source: its spool."""
+        folder = self._directory.folder("streams") / entry_id
+        return SourceSpec("memory", f"memory://{entry_id}", {"spool": str(folder)}, schema)
+
+
+def memory_name(uri: str) -> str:
+    """`orders` of `memory://orders?…`."""
+    return re.sub(r"^memory:(//)?", "", uri).split("?", 1)[0].strip("/")
+
+
+def with_options(spec: SourceSpec, **options: str) -> SourceSpec:
+    return replace(spec, options={**spec.options, **options})
+
+
+def _source_class(kind: str) -> Any:
+    try:
+        return plugins.load(Group.SOURCES, kind)
+    except NotFoundError as error:
+        known = ", ".join(plugins.names(Group.SOURCES))
+        raise NotFoundError(
+            f'source kind "{kind}" is not installed', detail=f"known kinds: {known}", hint=error.hint, code="unknown-source"
+        ) from error

@@ -1,0 +1,153 @@
+"""States of tables and queries, and everything `SHOW STATUS` tells of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from velostream.errors import QueryError, VelostreamError, WaitTimeoutError
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    LOADING = "loading"
+    READY = "ready"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Status:
+    """One moment of a table or query, as `con.status("t")` gives it."""
+
+    name: str
+    kind: str
+    state: State
+    reason: str = ""
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    rows: int | None = None
+    bytes: int | None = None
+    rows_per_second: float | None = None
+    percent: float | None = None
+    eta: float | None = None
+    lag_rows: int | None = None
+    lag_seconds: float | None = None
+    version: int | None = None
+    error: str | None = None
+    attempts: int = 0
+    next_retry_at: datetime | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class StatusBoard:
+    """The live state of one table or query. The thread that runs it writes; anyone reads and waits."""
+
+    def __init__(self, name: str, kind: str, state: State = State.WAITING, reason: str = "") -> None:
+        self._changed = threading.Condition()
+        self._status = Status(name, kind, state, reason)
+        self._was_ready = state is State.READY
+        self._failure: VelostreamError | None = None
+        self._rate = _Rate()
+
+    @property
+    def status(self) -> Status:
+        return replace(self._status, rows_per_second=self._rate.per_second())
+
+    @property
+    def state(self) -> State:
+        return self._status.state
+
+    @property
+    def failure(self) -> VelostreamError | None:
+        return self._failure
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether everything its sources held at its start has been committed; stays true when degraded or paused."""
+        return self._was_ready
+
+    def become(self, state: State, reason: str = "", *, error: VelostreamError | None = None) -> None:
+        with self._changed:
+            current = self._status
+            since = current.since if current.state is state else datetime.now(UTC)
+            text = None if error is None else error.message + (f": {error.detail}" if error.detail else "")
+            self._status = replace(current, state=state, reason=reason, since=since, error=text)
+            self._failure = error if state in (State.FAILED, State.DEGRADED) else None
+            if state is State.READY:
+                self._was_ready = True
+                self._status = replace(self._status, attempts=0, next_retry_at=None)
+            self._changed.notify_all()
+
+    def retrying(self, error: VelostreamError, *, attempts: int, next_retry_at: datetime, state: State) -> None:
+        """Trouble that is being retried: `waiting` before it was ever ready, `degraded` after."""
+        self.become(state, error.message, error=error)
+        with self._changed:
+            self._status = replace(self._status, attempts=attempts, next_retry_at=next_retry_at)
+
+    def count(self, rows: int) -> None:
+        """Rows that came through just now, for the rate."""
+        self._rate.add(rows)
+
+    def warn(self, *warnings: str) -> None:
+        with self._changed:
+            kept = self._status.warnings
+            self._status = replace(self._status, warnings=kept + tuple(w for w in warnings if w not in kept))
+
+    def notify(self) -> None:
+        """Wake waiters: something they look at beside the state has moved."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Sleep until something is notified, at most so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def wait_ready(self, deadline: float) -> None:
+        """Return when ready; raise the failure, or `WaitTimeoutError` with the last error, at the deadline."""
+        with self._changed:
+            while True:
+                if self._was_ready and self.state is not State.FAILED:
+                    return
+                self.raise_if_dead()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise self.timed_out("did not become ready in time")
+                self._changed.wait(min(remaining, 1.0))
+
+    def raise_if_dead(self) -> None:
+        if self.state is State.FAILED and self._failure is not None:
+            raise self._failure
+        if self.state is State.STOPPED:
+            raise QueryError(f'query "{self._status.name}" is stopped', hint="RESTART QUERY starts it again")
+
+    def timed_out(self, what: str) -> WaitTimeoutError:
+        status = self._status
+        detail = f"it is {status.state}" + (f": {status.reason}" if status.reason else "")
+        if status.error:
+            detail += f"; last error: {status.error}"
+        return WaitTimeoutError(f'{status.kind} "{status.name}" {what}', detail=detail)
+
+
+class _Rate:
+    """Rows per second over the last ten seconds or so."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[float, int]] = []
+
+    def add(self, rows: int) -> None:
+        now = time.monotonic()
+        self._marks = [mark for mark in self._marks if mark[0] > now - 10] + [(now, rows)]
+
+    def per_second(self) -> float | None:
+        marks = list(self._marks)
+        if not marks:
+            return None
+        now = time.monotonic()
+        recent = [rows for at, rows in marks if at > now - 10]
+        return sum(recent) / max(1.0, now - marks[0][0]) if recent else 0.0
