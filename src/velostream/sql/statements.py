@@ -166,6 +166,8 @@ class Insert(Statement):
     upsert: bool = False
     on: exp.Expression | None = None
     options: tuple[OptionValue, ...] = ()
+    sources: tuple[SourceRef, ...] = ()
+    """Sources in subqueries of `values` and `on`."""
 
     @property
     def kind(self) -> str:
@@ -186,6 +188,8 @@ class Update(Statement):
     """`FROM s`: a query `SELECT * FROM s`, so that sources, aliases and options are read the same way."""
     where: exp.Expression | None = None
     alias: str | None = None
+    sources: tuple[SourceRef, ...] = ()
+    """Sources in subqueries of its expressions; those of `source` are in there."""
 
     @property
     def kind(self) -> str:
@@ -198,6 +202,8 @@ class Delete(Statement):
     source: Query | None = None
     where: exp.Expression | None = None
     alias: str | None = None
+    sources: tuple[SourceRef, ...] = ()
+    """Sources in subqueries of its expressions; those of `source` are in there."""
 
     @property
     def kind(self) -> str:

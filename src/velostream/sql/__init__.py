@@ -1,0 +1,6 @@
+"""Text to statements to plan: pure, without Spark, in milliseconds."""
+
+from velostream.sql.parse import parse_expression, parse_script, parse_statement
+from velostream.sql.places import place_of
+
+__all__ = ["parse_expression", "parse_script", "parse_statement", "place_of"]

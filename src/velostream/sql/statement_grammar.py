@@ -1,0 +1,413 @@
+"""Statement heads: everything around queries and expressions, one method per statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType
+
+from velostream.errors import SqlError, ValidationError
+from velostream.model.schema import Column, Schema
+from velostream.model.types import parse_type
+from velostream.sql.places import place_of
+from velostream.sql.queries import QueryGrammar
+from velostream.sql.statements import (
+    Assignment,
+    Control,
+    Create,
+    CreateIndex,
+    Delete,
+    Describe,
+    Drop,
+    Explain,
+    ExplainAnalyze,
+    Insert,
+    Merge,
+    Name,
+    ObjectKind,
+    OptionValue,
+    QueryAction,
+    Refresh,
+    Select,
+    SetOption,
+    Show,
+    ShowKind,
+    Statement,
+    Transaction,
+    TransactionAction,
+    Truncate,
+    Update,
+    Validate,
+)
+
+T = TypeVar("T")
+_QUERY_STARTS = (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES, TokenType.TABLE, TokenType.FROM)
+
+
+class StatementGrammar(QueryGrammar):
+    """Reads one statement. Each method begins at the statement's first word and sets its text and place."""
+
+    def statement(self) -> Statement:
+        """The whole statement; text after it that belongs to nothing is an error."""
+        statement = self._statement()
+        self._end()
+        return statement
+
+    def lone_expression(self) -> exp.Expression:
+        tree = self.expression_tree()
+        if self.loose_sources:
+            raise self.text.error_at("a source can't stand in this expression", place=self.loose_sources[0].place)
+        self._end()
+        return tree
+
+    def _end(self) -> None:
+        if self._curr:
+            raise self.unexpected(self._curr)
+
+    def _statement(self) -> Statement:
+        first = self._curr
+        reader = _READERS.get(first.text.upper()) if first.token_type != TokenType.IDENTIFIER else None
+        if reader is not None:
+            self._advance()
+        elif first.token_type in _QUERY_STARTS:
+            reader = StatementGrammar._select
+        else:
+            raise self.refuse(f'no statement begins with "{first.text}"', hint="SELECT, CREATE, INSERT, SHOW, EXPLAIN, …")
+        statement = reader(self)
+        return replace(statement, text=self._written(first, self._prev), place=self.place(first))
+
+    def _words(self, *words: str) -> bool:
+        """Take these words if they come next."""
+        return bool(self._match_text_seq(*words))
+
+    def _expect(self, *words: str, hint: str | None = None) -> None:
+        for word in words:
+            if not self._words(word):
+                raise self.refuse(f"expected {word}", hint=hint)
+
+    def _one_of(self, what: str, choices: dict[str, T]) -> T:
+        """Take the word that names one of the choices."""
+        chosen = choices.get(self._curr.text.upper()) if self._curr else None
+        if chosen is None or self._curr.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+            raise self.refuse(f"expected {what}", hint=", ".join(choices))
+        self._advance()
+        return chosen
+
+    def _own_options(self) -> tuple[OptionValue, ...]:
+        """The statement's own WITH clause; those that ended its query count as such."""
+        if self._at_options():
+            return self._options()
+        return self.trailing_options
+
+    def _create(self) -> Statement:
+        or_replace = self._words("OR", "REPLACE")
+        if not or_replace and self._words("INDEX"):
+            return self._create_index()
+        what = self._one_of("TABLE, STREAM or INDEX", {"TABLE": ObjectKind.TABLE, "STREAM": ObjectKind.STREAM})
+        if_not_exists = self._words("IF", "NOT", "EXISTS")
+        name = self.name(f"the {what.lower()}")
+        columns = self._columns() if self._match(TokenType.L_PAREN) else None
+        options = self._options() if self._at_options() else ()
+        query = self.query() if self._match(TokenType.ALIAS) else None
+        if query is not None and query.into is not None:
+            raise self.refuse("a query with a target can't fill a table", hint="leave INTO out")
+        if query is None and (emit := self._emit()):
+            raise self.refuse(f"EMIT {emit.upper()} belongs to a query", token=self._prev)
+        own = self._own_options()
+        if options and own:
+            raise self.text.error_at("the statement has two WITH clauses", place=own[0].place)
+        if columns is None and query is None and not (options or own):
+            raise self.refuse(
+                f"{what.lower()} \"{name.text}\" has neither columns nor a query", hint="add (id BIGINT, …) or AS SELECT …"
+            )
+        return Create(what, name, columns, query, options or own, or_replace, if_not_exists)
+
+    def _columns(self) -> Schema:
+        """Declared columns after the opening bracket, and their key."""
+        columns: dict[str, Column] = {}
+        key: list[str] = []
+        while True:
+            token = self._curr
+            if self._match(TokenType.PRIMARY_KEY):
+                if key:
+                    raise self.refuse("the primary key is declared twice", token=token)
+                key = [name.text for name in self._name_list("a key column")]
+            else:
+                column = self._column(key)
+                if column.name.lower() in columns:
+                    raise self.refuse(f'column "{column.name}" is declared twice', token=token)
+                columns[column.name.lower()] = column
+            if self._match(TokenType.R_PAREN):
+                break
+            if not self._match(TokenType.COMMA):
+                raise self.refuse('expected "," or ")" after a column')
+        for name in key:
+            if name.lower() not in columns:
+                raise self.refuse(f'key column "{name}" is not among the columns', token=self._prev)
+        return Schema(tuple(columns.values()), tuple(columns[name.lower()].name for name in key))
+
+    def _column(self, key: list[str]) -> Column:
+        name = self.name("a column")
+        type_at = self._curr
+        text = self._type_text()
+        try:
+            type_ = parse_type(text)
+        except SqlError as error:
+            place = self.place(type_at)
+            raise ValidationError(
+                error.message,
+                hint=error.hint,
+                code=error.code,
+                line=place.line,
+                column=place.column,
+                text=self.text.original,
+                width=max(1, len(text)),
+            ) from error
+        nullable = True
+        while True:
+            if self._words("NOT", "NULL"):
+                nullable = False
+            elif self._match(TokenType.PRIMARY_KEY):
+                if key:
+                    raise self.refuse(
+                        "the primary key is declared twice", token=self._prev, hint="name several columns: PRIMARY KEY (a, b)"
+                    )
+                key.append(name.text)
+            else:
+                return Column(name.text, type_, nullable)
+
+    def _type_text(self) -> str:
+        first = self._curr
+        depth = 0
+        while self._curr:
+            kind, text = self._curr.token_type, self._curr.text
+            if depth == 0 and (kind in (TokenType.COMMA, TokenType.R_PAREN, TokenType.PRIMARY_KEY, TokenType.NOT)):
+                break
+            depth += (text in ("(", "<")) - (text in (")", ">"))
+            self._advance()
+        if self._curr is first:
+            raise self.refuse("expected the type of the column")
+        return self._written(first, self._prev)
+
+    def _name_list(self, what: str) -> list[Name]:
+        """`(a, b)`"""
+        if not self._match(TokenType.L_PAREN):
+            raise self.refuse('expected "("')
+        names = [self.name(what)]
+        while self._match(TokenType.COMMA):
+            names.append(self.name(what))
+        if not self._match(TokenType.R_PAREN):
+            raise self.refuse('expected "," or ")"')
+        return names
+
+    def _create_index(self) -> Statement:
+        name = self.name("the index")
+        self._expect("ON")
+        table = self.name("a table")
+        return CreateIndex(name, table, tuple(column.text for column in self._name_list("a column")))
+
+    def _drop(self) -> Statement:
+        what = self._one_of("TABLE, STREAM or INDEX", {str(kind): kind for kind in ObjectKind})
+        if_exists = self._words("IF", "EXISTS")
+        name = self.name(f"the {what.lower()}")
+        return Drop(what, name, if_exists, self._words("CASCADE"))
+
+    def _insert(self, *, upsert: bool = False) -> Statement:
+        self._expect("INTO")
+        target = self.target()
+        columns: tuple[str, ...] = ()
+        if self._match(TokenType.L_PAREN, advance=False) and self._next.token_type not in _QUERY_STARTS:
+            columns = tuple(name.text for name in self._name_list("a column"))
+        if self._match(TokenType.VALUES):
+            values = self._value_rows(columns)
+            return Insert(
+                target, columns, values, upsert=upsert, options=self._own_options(), sources=self.loose_sources
+            )
+        query = self.query()
+        if query.into is not None:
+            raise self.refuse("the query has a target of its own", hint="leave INTO out")
+        condition = self.expression_tree() if upsert and self._match(TokenType.ON) else None
+        return Insert(
+            target,
+            columns,
+            query=query,
+            upsert=upsert,
+            on=condition,
+            options=self._own_options(),
+            sources=self.loose_sources,
+        )
+
+    def _upsert(self) -> Statement:
+        return self._insert(upsert=True)
+
+    def _value_rows(self, columns: tuple[str, ...]) -> tuple[tuple[exp.Expression, ...], ...]:
+        rows: list[tuple[exp.Expression, ...]] = []
+        while True:
+            token = self._curr
+            if not self._match(TokenType.L_PAREN):
+                raise self.refuse('expected "(" before a row of values')
+            row = [self.expression_tree()]
+            while self._match(TokenType.COMMA):
+                row.append(self.expression_tree())
+            if not self._match(TokenType.R_PAREN):
+                raise self.refuse('expected "," or ")" in a row of values')
+            expected = len(columns or (rows[0] if rows else row))
+            if len(row) != expected:
+                raise self.refuse(f"expected {expected} values in the row, got {len(row)}", token=token)
+            rows.append(tuple(row))
+            if not self._match(TokenType.COMMA):
+                return tuple(rows)
+
+    def _update(self) -> Statement:
+        table = self.name("a table")
+        alias = self._alias()
+        self._expect("SET")
+        assignments = [self._assignment()]
+        while self._match(TokenType.COMMA):
+            assignments.append(self._assignment())
+        source = self.relations() if self._match(TokenType.FROM) else None
+        where = self.expression_tree() if self._match(TokenType.WHERE) else None
+        return Update(table, tuple(assignments), source, where, alias, sources=self.loose_sources)
+
+    def _assignment(self) -> Assignment:
+        column = self.column_name()
+        if not self._match(TokenType.EQ):
+            raise self.refuse(f'expected "=" after column "{column.text}"')
+        return Assignment(column, self.expression_tree())
+
+    def _delete(self) -> Statement:
+        self._expect("FROM")
+        table = self.name("a table")
+        alias = self._alias()
+        source = self.relations() if self._match_set((TokenType.USING, TokenType.FROM)) else None
+        where = self.expression_tree() if self._match(TokenType.WHERE) else None
+        return Delete(table, source, where, alias, sources=self.loose_sources)
+
+    def _alias(self) -> str | None:
+        if self._words("AS"):
+            return self.name("an alias").text
+        if self._curr.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
+            return self.name("an alias").text
+        return None
+
+    def _merge(self) -> Statement:
+        query = self.merge()
+        target = query.tree.this
+        if not isinstance(target, exp.Table) or query.sources and query.sources[0].relation == target.name:
+            raise self.refuse("MERGE INTO needs a table")
+        return Merge(Name(target.name, place_of(target)), query.tree, query.sources)
+
+    def _select(self) -> Statement:
+        query = self.query()
+        target = query.into
+        if target is None and (self._words("INSERT", "INTO") or self._words("INTO")):
+            target = self.target()
+            if query.emit is None:
+                query = replace(query, emit=self._emit())
+        options = self._own_options()
+        if target is None:
+            return Select(query, options)
+        return Insert(target, query=replace(query, into=None), options=options)
+
+    def _explain(self) -> Statement:
+        if self._words("ANALYZE"):
+            self._one_of("QUERY", _QUERY_WORDS)
+            return ExplainAnalyze(self.name("a query"))
+        extended = self._words("EXTENDED")
+        return Explain(self._inner(), extended)
+
+    def _validate(self) -> Statement:
+        return Validate(self._inner())
+
+    def _inner(self) -> Statement:
+        if not self._curr or self._curr.text.upper() in ("EXPLAIN", "VALIDATE"):
+            raise self.refuse("expected a statement to explain or validate")
+        return self._statement()
+
+    def _describe(self) -> Statement:
+        self._words("TABLE")
+        return Describe(self.name("a table, a stream or a query"))
+
+    def _show(self) -> Statement:
+        if self._words("DEAD", "LETTERS"):
+            what = ShowKind.DEAD_LETTERS
+        else:
+            choices = {str(kind): kind for kind in ShowKind if kind is not ShowKind.DEAD_LETTERS}
+            what = self._one_of("what to show", choices | {"JOBS": ShowKind.QUERIES})
+        name = None
+        if what in _SHOW_NAMED and self._curr and not self._match(TokenType.LIKE, advance=False):
+            name = self.name("a table or a query")
+        if name is None and what in (ShowKind.SCHEMA, ShowKind.PROPERTIES):
+            raise self.refuse("expected the name of a table or a stream")
+        like = None
+        if self._match(TokenType.LIKE):
+            if not self._match(TokenType.STRING):
+                raise self.refuse("expected a pattern in quotes", hint="LIKE 'p%'")
+            like = self._prev.text
+        return Show(what, name, like)
+
+    def _control(self) -> Statement:
+        action = QueryAction(self._prev.text.upper())
+        self._one_of("QUERY", _QUERY_WORDS)
+        return Control(action, self.name("a query"))
+
+    def _transaction(self) -> Statement:
+        action = TransactionAction(self._prev.text.upper())
+        self._words("TRANSACTION")
+        return Transaction(action)
+
+    def _truncate(self) -> Statement:
+        self._expect("TABLE")
+        return Truncate(self.name("a table"))
+
+    def _refresh(self) -> Statement:
+        self._expect("TABLE")
+        return Refresh(self.name("a table"))
+
+    def _set(self) -> Statement:
+        key = self._option_text()
+        if not key or not self._match(TokenType.EQ):
+            raise self.refuse('expected a setting, "=" and its value', hint="SET key = 'value'")
+        quoted = self._curr.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+        value = self._option_text()
+        if not value and not quoted:
+            raise self.refuse("expected the value of the setting", hint=f"SET {key} = 'value'")
+        return SetOption(key, value)
+
+
+_QUERY_WORDS = {"QUERY": "QUERY", "JOB": "QUERY"}
+_SHOW_NAMED = (
+    ShowKind.STATUS,
+    ShowKind.PROGRESS,
+    ShowKind.METRICS,
+    ShowKind.SCHEMA,
+    ShowKind.PROPERTIES,
+    ShowKind.DEAD_LETTERS,
+)
+_READERS: dict[str, Callable[[StatementGrammar], Statement]] = {
+    "CREATE": StatementGrammar._create,
+    "DROP": StatementGrammar._drop,
+    "INSERT": StatementGrammar._insert,
+    "UPSERT": StatementGrammar._upsert,
+    "UPDATE": StatementGrammar._update,
+    "DELETE": StatementGrammar._delete,
+    "MERGE": StatementGrammar._merge,
+    "BEGIN": StatementGrammar._transaction,
+    "COMMIT": StatementGrammar._transaction,
+    "ROLLBACK": StatementGrammar._transaction,
+    "TRUNCATE": StatementGrammar._truncate,
+    "REFRESH": StatementGrammar._refresh,
+    "EXPLAIN": StatementGrammar._explain,
+    "VALIDATE": StatementGrammar._validate,
+    "DESCRIBE": StatementGrammar._describe,
+    "DESC": StatementGrammar._describe,
+    "SHOW": StatementGrammar._show,
+    "PAUSE": StatementGrammar._control,
+    "RESUME": StatementGrammar._control,
+    "STOP": StatementGrammar._control,
+    "RESTART": StatementGrammar._control,
+    "SET": StatementGrammar._set,
+}
