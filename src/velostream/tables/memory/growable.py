@@ -1,0 +1,60 @@
+"""Integers that only ever grow at the end, readable by any thread while one thread writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+_FIRST_CAPACITY = 16
+
+
+class GrowableIntegers:
+    """An int64 array with room at its end.
+
+    One writer, any number of readers without a lock. Values are written before `length` says they are there, and a
+    buffer that has become too small is left as it is, so a reader that took it keeps a valid one. A reader takes
+    `length` first and the buffer after it.
+    """
+
+    __slots__ = ("array", "length", "view")
+
+    def __init__(self, values: Integers | None = None) -> None:
+        self.length = 0 if values is None else len(values)
+        self.array: Integers = np.empty(max(_FIRST_CAPACITY, self.length), dtype=np.int64)
+        if values is not None:
+            self.array[: self.length] = values
+        self.view = memoryview(self.array)
+        """The buffer again, for single values: several times faster to index than NumPy's."""
+
+    def __len__(self) -> int:
+        return self.length
+
+    def values(self) -> Integers:
+        length = self.length
+        return self.array[:length]
+
+    def append(self, value: int) -> None:
+        self._reserve(1)
+        self.array[self.length] = value
+        self.length += 1
+
+    def extend(self, values: Integers) -> None:
+        self._reserve(len(values))
+        self.array[self.length : self.length + len(values)] = values
+        self.length += len(values)
+
+    def extend_with(self, value: int, count: int) -> None:
+        self._reserve(count)
+        self.array[self.length : self.length + count] = value
+        self.length += count
+
+    def _reserve(self, count: int) -> None:
+        needed = self.length + count
+        if needed <= len(self.array):
+            return
+        grown: Integers = np.empty(max(needed, 2 * len(self.array)), dtype=np.int64)
+        grown[: self.length] = self.array[: self.length]
+        self.array = grown
+        self.view = memoryview(grown)

@@ -1,0 +1,307 @@
+"""One commit sequence per connection: every commit, of one table or of many, is one numbered record.
+
+A commit is worked out, written to the log, applied to its tables and then published by one assignment of its number;
+readers take that number first, so they see all of a commit or nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from velostream.errors import ClosedError, NotFoundError, StateError
+from velostream.model.change import Epoch, JsonValue, Write
+from velostream.model.schema import Schema
+from velostream.tables.memory.generation import Delta
+from velostream.tables.memory.snapshot import MemorySnapshot
+from velostream.tables.memory.stage import Stage
+from velostream.tables.memory.table import MemoryTable
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One writer's share of a commit."""
+
+    writes: Sequence[tuple[MemoryTable, Write]] = ()
+    epoch: Epoch | None = None
+    position: JsonValue = None
+    """Stored with the epoch and given back by `CommitSequence.writer`."""
+    reads: Mapping[str, int] = field(default_factory=dict)
+    """Table id to the version this share reflects. Those versions stay readable, over restarts too, until the writer's
+    next epoch names newer ones or the writer is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """What a writer committed last."""
+
+    epoch: int
+    position: JsonValue
+    reads: Mapping[str, int]
+    sequence: int
+    """Number of the commit that held it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """How many rows a commit added to and removed from a table."""
+
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A published commit. `sequence` is the present number when there was nothing to do."""
+
+    sequence: int
+    changed: Mapping[str, Changed]
+    """By table id."""
+
+
+class Pin:
+    """Keeps versions at or after a sequence number readable until it is released; a context manager too."""
+
+    def __init__(self, owner: CommitSequence, sequence: int) -> None:
+        self.sequence = sequence
+        self._owner: CommitSequence | None = owner
+
+    def release(self) -> None:
+        """Give it up; a second call does nothing."""
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner._unpin(self.sequence)  # noqa: SLF001 - a pin is the sequence's own handle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class CommitSequence:
+    """The tables of one connection and the order of their commits. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        """Use `CommitSequence.open`."""
+        self._published = 0
+        self._tables: dict[str, MemoryTable] = {}
+        self._writers: dict[str, WriterState] = {}
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._pins: Counter[int] = Counter()
+        self._pins_lock = threading.Lock()
+        self._listeners: tuple[Callable[[Commit], None], ...] = ()
+        self._unheard: deque[Commit] = deque()
+        self._telling = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path | None) -> CommitSequence:
+        """The sequence kept in a directory, with all that was committed; without a directory nothing is kept."""
+        return cls()
+
+    @property
+    def sequence(self) -> int:
+        """Number of the newest commit that readers see."""
+        return self._published
+
+    def create_table(
+        self, table_id: str, *, name: str, schema: Schema, options: Mapping[str, str] | None = None
+    ) -> MemoryTable:
+        """Make a table, durably. A table of that id that is there already is given back if its schema is the same."""
+        with self.exclusive():
+            known = self._tables.get(table_id)
+            if known is not None:
+                if known.schema != schema:
+                    raise StateError(
+                        f'table "{name}" is stored with other columns',
+                        detail=f"stored: {_shown(known.schema)}; wanted: {_shown(schema)}",
+                        hint="CREATE OR REPLACE builds it anew",
+                        code="schema-mismatch",
+                    )
+                return known
+            table = MemoryTable(self, table_id, name=name, schema=schema, options=options or {})
+            self._tables = {**self._tables, table_id: table}
+            return table
+
+    def table(self, table_id: str) -> MemoryTable:
+        found = self._tables.get(table_id)
+        if found is None:
+            raise NotFoundError.of("table", table_id, known=self._tables)
+        return found
+
+    def table_ids(self) -> Sequence[str]:
+        return tuple(self._tables)
+
+    def drop_table(self, table_id: str) -> None:
+        """Forget a table, durably; snapshots taken of it stay readable."""
+        with self.exclusive():
+            self.table(table_id)
+            self._tables = {known: table for known, table in self._tables.items() if known != table_id}
+
+    def create_index(self, table: MemoryTable, columns: tuple[str, ...]) -> None:
+        with self.exclusive():
+            if columns not in table.indexes:
+                table.add_index(columns)
+
+    def commit(self, *parts: Part) -> Commit:
+        """Commit all parts as one record with one number, seen together.
+
+        A part whose epoch is not above its writer's last is a repeat and is left out whole. When nothing is left to
+        do there is no new number. On any error nothing of it is committed.
+        """
+        with self.exclusive():
+            fresh, writers = self._without_repeats(parts)
+            deltas = self._resolve(fresh)
+            if not deltas and not writers:
+                return Commit(self._published, {})
+            number = self._published + 1
+            for table_id, delta in deltas.items():
+                self._tables[table_id].apply(number, delta)
+            self._writers = {**self._writers, **{name: state(number) for name, state in writers.items()}}
+            self._published = number
+            changed = {
+                table_id: Changed(delta.rows.num_rows, len(delta.removed)) for table_id, delta in deltas.items()
+            }
+            done = Commit(number, changed)
+            self._unheard.append(done)
+            for table_id in deltas:
+                self._tables[table_id].vacuum(self._floor(table_id))
+        return done
+
+    def write(self, table: MemoryTable, write: Write, epoch: Epoch | None = None) -> Commit:
+        """A commit of one write."""
+        return self.commit(Part(writes=((table, write),), epoch=epoch))
+
+    def writer(self, name: str) -> WriterState | None:
+        return self._writers.get(name)
+
+    def forget_writer(self, name: str) -> None:
+        """Drop a writer's epoch and position, durably. Its next epoch may have any number."""
+        with self.exclusive():
+            self._writers = {known: state for known, state in self._writers.items() if known != name}
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold off all other commits, for reading something and committing what follows from it. Re-entrant."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the commit sequence is closed")
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                outermost = self._depth == 0
+        if outermost:
+            self._tell()
+
+    def pin(self, sequence: int | None = None) -> Pin:
+        """Keep versions at or after a number (the present one) readable. Does not wait for a commit under way."""
+        with self._pins_lock:
+            number = self._published if sequence is None else sequence
+            self._pins[number] += 1
+        return Pin(self, number)
+
+    def snapshot(self, table_ids: Iterable[str], sequence: int | None = None) -> Mapping[str, MemorySnapshot]:
+        """Snapshots of several tables at one number: a state that was, of all of them."""
+        tables = [self.table(table_id) for table_id in table_ids]
+        with self.pin(sequence) as pin:
+            return {table.id: table.snapshot(pin.sequence) for table in tables}
+
+    def listen(self, callback: Callable[[Commit], None]) -> Callable[[], None]:
+        """Have a callback called after each commit, in order, outside of the lock; gives what ends that.
+
+        The callback runs in a committing thread, so it should only pass the news on. An exception is logged.
+        """
+        with self._pins_lock:
+            self._listeners = (*self._listeners, callback)
+
+        def stop() -> None:
+            with self._pins_lock:
+                self._listeners = tuple(known for known in self._listeners if known is not callback)
+
+        return stop
+
+    def close(self) -> None:
+        """End it. Snapshots stay readable; every further commit is refused."""
+        with self._lock:
+            self._closed = True
+
+    def _without_repeats(
+        self, parts: Sequence[Part]
+    ) -> tuple[list[Part], dict[str, Callable[[int], WriterState]]]:
+        fresh: list[Part] = []
+        last: dict[str, int] = {name: state.epoch for name, state in self._writers.items()}
+        writers: dict[str, Callable[[int], WriterState]] = {}
+        for part in parts:
+            epoch = part.epoch
+            if epoch is not None:
+                if epoch.number <= last.get(epoch.writer, epoch.number - 1):
+                    continue
+                last[epoch.writer] = epoch.number
+                writers[epoch.writer] = _state_of(part, epoch)
+            fresh.append(part)
+        return fresh, writers
+
+    def _resolve(self, parts: Sequence[Part]) -> dict[str, Delta]:
+        stages: dict[str, Stage] = {}
+        for part in parts:
+            for table, write in part.writes:
+                if self._tables.get(table.id) is not table:
+                    raise NotFoundError.of("table", table.name, known=(known.name for known in self._tables.values()))
+                stage = stages.get(table.id)
+                if stage is None:
+                    stage = stages[table.id] = table.stage()
+                stage.apply(write)
+        deltas = {table_id: stage.finish() for table_id, stage in stages.items()}
+        return {table_id: delta for table_id, delta in deltas.items() if delta}
+
+    def _floor(self, table_id: str) -> int:
+        """The oldest number at which somebody may still read a table."""
+        with self._pins_lock:
+            pinned = min(self._pins, default=self._published)
+        reads = [state.reads[table_id] for state in self._writers.values() if table_id in state.reads]
+        return min(pinned, *reads, self._published) if reads else min(pinned, self._published)
+
+    def _unpin(self, sequence: int) -> None:
+        with self._pins_lock:
+            self._pins[sequence] -= 1
+            if not self._pins[sequence]:
+                del self._pins[sequence]
+
+    def _tell(self) -> None:
+        """Call the listeners for every commit they haven't heard of; by one thread at a time, so in order."""
+        while self._unheard:
+            if not self._telling.acquire(blocking=False):
+                return
+            try:
+                while self._unheard:
+                    commit = self._unheard.popleft()
+                    for listener in self._listeners:
+                        try:
+                            listener(commit)
+                        except Exception:
+                            _log.exception("a listener of commits failed")
+            finally:
+                self._telling.release()
+
+
+def _state_of(part: Part, epoch: Epoch) -> Callable[[int], WriterState]:
+    return lambda sequence: WriterState(epoch.number, part.position, dict(part.reads), sequence)
+
+
+def _shown(schema: Schema) -> str:
+    columns = ", ".join(
+        f"{column.name} {column.sql_type}{'' if column.nullable else ' NOT NULL'}" for column in schema.columns
+    )
+    return f"({columns}) key ({', '.join(schema.key)})"

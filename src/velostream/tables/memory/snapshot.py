@@ -1,0 +1,268 @@
+"""One version of a memory table, for any reader and for as long as it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from velostream.errors import TableError
+from velostream.model.change import CHANGE, ChangeBatch
+from velostream.model.expression import Expression
+from velostream.model.types import render_type
+from velostream.tables.base import KeyValue, Row, Snapshot
+from velostream.tables.memory.compare import match_rows
+from velostream.tables.memory.conform import cast_exactly, fits
+from velostream.tables.memory.generation import Generation
+from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.keys import as_array, hashable_values, key_normaliser
+from velostream.tables.memory.rows import MemoryRow, decoded_rows
+from velostream.tables.memory.values import python_values
+
+if TYPE_CHECKING:
+    from velostream.tables.memory.table import MemoryTable
+
+POSITION = "_position"
+"""First column of a lookup's result: which of the given keys a row answers."""
+
+_ROWS_DECODED_AT_ONCE = 4096
+
+
+class MemorySnapshot(Snapshot):
+    """A generation as of one sequence number: sees what was added at or before it and not removed by then."""
+
+    def __init__(self, table: MemoryTable, generation: Generation, sequence: int) -> None:
+        self.schema = table.schema
+        self.sequence = sequence
+        self.version = generation.journal.version_at(sequence)
+        self._table = table
+        self._generation = generation
+        self._length = generation.length
+        self._chunks = generation.chunks
+        self._added = generation.added.view
+        self._removed = generation.removed.view
+        self._keys = generation.keys
+        self._normalise = table.key_normaliser
+
+    def get(self, key: KeyValue) -> Row | None:
+        position = self._position(key)
+        return None if position < 0 else MemoryRow(self._chunks, position)
+
+    def contains(self, key: KeyValue) -> bool:
+        return self._position(key) >= 0
+
+    def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        if self._keys is None:
+            raise TableError.without_key(self._table.name)
+        values, usable = self._lookup_values(keys, self.schema.key)
+        positions = self._keys.positions(values)
+        if usable is not None:
+            positions[~usable] = -1
+        self._follow(positions)
+        found = np.flatnonzero(positions >= 0)
+        return self._answer(positions[found], found, columns)
+
+    def lookup_by(
+        self,
+        on: Sequence[str],
+        keys: pa.Array | pa.ChunkedArray | pa.Table,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Like `lookup`, by other columns than the key: every row that has the values, in the table's order."""
+        names = tuple(self.schema.column(name).name for name in on)
+        if names == self.schema.key:
+            return self.lookup(keys, columns)
+        index = self._table.index_of(self._generation, names)
+        values, usable = self._lookup_values(keys, names)
+        positions, answered = index.find_all(values)
+        visible = self._visible_of(positions)
+        if usable is not None:
+            visible &= usable[answered]
+        return self._answer(positions[visible], answered[visible], columns)
+
+    def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        names = self._names(columns)
+        if condition is None:
+            if self._all_visible:
+                return self._chunks.head(self._length, names)
+            return self._chunks.take(self._visible, names)
+        return self._table.plan(condition).scan(self, names)
+
+    def count(self, condition: Expression | None = None) -> int:
+        if condition is None:
+            return len(self._visible)
+        return self._table.plan(condition).count(self)
+
+    def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
+        for start in range(offset, len(self._visible), size):
+            page = self.take(self._visible[start : start + size])
+            yield page.combine_chunks().to_batches()[0]
+
+    def rows(self, condition: Expression | None = None) -> Iterator[Row]:
+        """The rows of `scan`, one by one."""
+        for batch in self.scan(condition).to_batches(max_chunksize=_ROWS_DECODED_AT_ONCE):
+            yield from decoded_rows(batch)
+
+    def changes_since(self, since: int) -> ChangeBatch:
+        """The net change from version `since` to this one: -1 rows, then +1 rows."""
+        generation = self._generation
+        if since < generation.floor:
+            raise TableError.version_gone(self._table.name, since, oldest=generation.floor)
+        journal = generation.journal
+        first, last = journal.entry_at(since), journal.entry_at(self.sequence)
+        added, removed = self._arrays()
+        gone = journal.removed_between(first, last)
+        gone = gone[added[gone] <= since]
+        came = np.arange(journal.row_ends.array[first], journal.row_ends.array[last])
+        came = came[removed[came] > self.sequence]
+        minus, plus = self.take(gone), self.take(came)
+        if last - first > 1:
+            same = match_rows(minus, plus)
+            minus, plus = _without(minus, same.left), _without(plus, same.right)
+        signs = np.repeat(np.array([-1, 1], dtype=np.int8), (minus.num_rows, plus.num_rows))
+        rows = pa.concat_tables([minus, plus]).append_column(CHANGE, pa.array(signs))
+        return ChangeBatch(self.version, rows)
+
+    def __len__(self) -> int:
+        return len(self._visible)
+
+    def take(self, positions: Integers, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows at positions of this snapshot's generation."""
+        return self._chunks.take(positions, columns)
+
+    def positions_of(self, columns: Sequence[str], values: Sequence[Any]) -> Integers | None:
+        """Ascending positions of rows whose columns have one of the values, by key or index; None if there is neither.
+
+        Values are in the hashable form of `keys.hashable_values`."""
+        names = tuple(columns)
+        if names == self.schema.key and self._keys is not None:
+            positions = self._keys.positions(values)
+            self._follow(positions)
+            return np.unique(positions[positions >= 0])
+        index = self._generation.secondary.get(names)
+        if index is None:
+            return None
+        positions, _ = index.find_all(dict.fromkeys(values))
+        return np.sort(positions[self._visible_of(positions)])
+
+    @property
+    def visible_positions(self) -> Integers:
+        """Positions of all rows seen, ascending."""
+        return self._visible
+
+    def _position(self, key: KeyValue) -> int:
+        if self._keys is None:
+            raise TableError.without_key(self._table.name)
+        try:
+            position = self._keys.newest.get(key if self._normalise is None else self._normalise(key), -1)
+        except TypeError as error:
+            raise TableError(
+                f'{key!r} can\'t be a key of table "{self._table.name}"',
+                hint="a key is a scalar, or a tuple for a composite key",
+                code="wrong-type",
+            ) from error
+        if position < 0:
+            return -1
+        sequence = self.sequence
+        if position >= self._length or self._added[position] > sequence:
+            position = self._older(position)
+            if position < 0:
+                return -1
+        return position if self._removed[position] > sequence else -1
+
+    def _older(self, position: int) -> int:
+        """The newest row of the same key that this snapshot may see; -1 if there is none."""
+        previous = self._generation.keys.previous if self._generation.keys is not None else {}
+        while position >= self._length or self._added[position] > self.sequence:
+            older = previous.get(position)
+            if older is None:
+                return -1
+            position = older
+        return position
+
+    def _follow(self, positions: Integers) -> None:
+        """Turn newest positions into those this snapshot sees, in place; -1 where it sees none."""
+        added, removed = self._arrays()
+        known = np.flatnonzero(positions >= 0)
+        at = positions[known]
+        inside = at < self._length
+        newer = ~inside
+        newer[inside] = added[at[inside]] > self.sequence
+        for index in known[newer].tolist():
+            positions[index] = self._older(int(positions[index]))
+        known = known[positions[known] >= 0]
+        gone = removed[positions[known]] <= self.sequence
+        positions[known[gone]] = -1
+
+    def _visible_of(self, positions: Integers) -> npt.NDArray[np.bool_]:
+        added, removed = self._arrays()
+        visible = positions < self._length
+        inside = positions[visible]
+        visible[visible] = (added[inside] <= self.sequence) & (removed[inside] > self.sequence)
+        return visible
+
+    @cached_property
+    def _visible(self) -> Integers:
+        added, removed = self._arrays()
+        return np.flatnonzero((added <= self.sequence) & (removed > self.sequence))
+
+    @property
+    def _all_visible(self) -> bool:
+        return len(self._visible) == self._length
+
+    def _arrays(self) -> tuple[Integers, Integers]:
+        return np.asarray(self._added)[: self._length], np.asarray(self._removed)[: self._length]
+
+    def _names(self, columns: Sequence[str] | None) -> list[str] | None:
+        return None if columns is None else [self.schema.column(name).name for name in columns]
+
+    def _answer(self, positions: Integers, answered: Integers, columns: Sequence[str] | None) -> pa.Table:
+        rows = self._chunks.take(positions, self._names(columns))
+        return rows.add_column(0, POSITION, pa.array(answered, type=pa.int64()))
+
+    def _lookup_values(
+        self, keys: pa.Array | pa.ChunkedArray | pa.Table, names: Sequence[str]
+    ) -> tuple[list[Hashable], npt.NDArray[np.bool_] | None]:
+        """Keys in hashable form, and which of them hold no NULL (None: all)."""
+        given = keys if isinstance(keys, pa.Table) else pa.table({names[0]: keys})
+        if given.num_columns != len(names):
+            raise TableError(
+                f'keys of {given.num_columns} columns given for the columns {", ".join(names)} of table "{self._table.name}"',
+                code="wrong-type",
+            )
+        usable: npt.NDArray[np.bool_] | None = None
+        parts: list[list[Hashable]] = []
+        for name, column in zip(names, given.columns, strict=True):
+            target = self.schema.column(name)
+            array = as_array(column)
+            if not fits(array.type, target.type) and not fits(target.type, array.type):
+                raise TableError.wrong_type(
+                    self._table.name, name, expected=target.sql_type, got=f"keys of type {render_type(array.type)}"
+                )
+            if array.null_count:
+                valid = array.is_valid().to_numpy(zero_copy_only=False)
+                usable = valid if usable is None else usable & valid
+            parts.append(_hashable_keys(array, target.type))
+        return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)), usable
+
+
+def _without(rows: pa.Table, dropped: Integers) -> pa.Table:
+    if not len(dropped):
+        return rows
+    mask = np.ones(rows.num_rows, dtype=np.bool_)
+    mask[dropped] = False
+    return rows.filter(pa.array(mask))
+
+
+def _hashable_keys(array: pa.Array, target: pa.DataType) -> list[Hashable]:
+    """Keys in the form of a column's values; a key that the column's type can't hold equals none of them."""
+    try:
+        return hashable_values(cast_exactly(array, target))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        normalise = key_normaliser([target])
+        values = python_values(array)
+        return values if normalise is None else [normalise(value) for value in values]

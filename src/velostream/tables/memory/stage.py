@@ -1,0 +1,336 @@
+"""What a commit will do to one table, worked out before anything of it is logged or applied.
+
+Each write is resolved against the table's newest rows and the writes staged before it in the same commit. The
+result is a `Delta`: the net change, in which no row is both added and removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from velostream.errors import TableError
+from velostream.model.change import CHANGE, Mode, Scope, Write
+from velostream.model.schema import Schema
+from velostream.tables.memory.compare import hashable_rows, match_rows, row_hashes, rows_equal
+from velostream.tables.memory.conform import check_not_null, conform
+from velostream.tables.memory.generation import ALIVE, Delta, Generation
+from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.keys import key_normaliser, key_values
+from velostream.tables.memory.values import python_value
+
+Mask = npt.NDArray[np.bool_]
+_NONE: Integers = np.empty(0, dtype=np.int64)
+
+
+class Stage:
+    """The writes of one commit to one table. Used under the commit lock, by one thread, once.
+
+    Rows staged stand at positions after those of the generation, as they will once they are applied.
+    """
+
+    def __init__(self, name: str, schema: Schema, generation: Generation) -> None:
+        self._name = name
+        self._schema = schema
+        self._generation = generation
+        self._base = generation.length
+        self._removed = _NONE
+        """Positions removed so far: of the generation, and of rows staged earlier."""
+        self._staged: list[pa.Table] = []
+        self._staged_keys: list[Sequence[Hashable] | None] = []
+        self._staged_rows = 0
+        self._unindexed: list[tuple[Sequence[Hashable], Integers]] = []
+        self._overlay: dict[Hashable, int] = {}
+        """Where the keys touched by this commit are now, -1 for nowhere; over the generation's index."""
+
+    def apply(self, write: Write) -> None:
+        """Stage one more write; raises `TableError` when the table can't take it."""
+        keyed = bool(self._schema.key)
+        match write.mode:
+            case Mode.APPEND if keyed:
+                self._append(self._conformed(write.rows))
+            case Mode.APPEND:
+                self._add(self._conformed(write.rows), None)
+            case Mode.UPSERT if keyed:
+                self._upsert(self._conformed(write.rows))
+            case Mode.UPSERT:
+                self._add(self._conformed(write.rows), None)
+            case Mode.DELETE if keyed:
+                self._delete_keys(key_values(self._key_columns(write.rows), self._schema.key))
+            case Mode.DELETE:
+                self._change_bag(self._conformed(write.rows), np.full(write.rows.num_rows, -1))
+            case Mode.CHANGES:
+                self._changes(write.rows)
+            case Mode.REPLACE if keyed:
+                self._replace_keyed(self._scoped(write), write.scope)
+            case Mode.REPLACE:
+                self._replace_bag(self._scoped(write), write.scope)
+
+    def remove(self, positions: Integers) -> None:
+        """Stage the removal of rows known by position."""
+        keys = key_values(self._rows_at(positions, self._schema.key), self._schema.key) if self._schema.key else None
+        self._remove(positions, keys)
+
+    def finish(self) -> Delta:
+        """The net change of all writes staged."""
+        in_generation = self._removed < self._base
+        removed = self._removed[in_generation]
+        if not self._staged:
+            return Delta(self._empty(), np.sort(removed))
+        rows = self._staged[0] if len(self._staged) == 1 else pa.concat_tables(self._staged).combine_chunks()
+        dropped = self._removed[~in_generation] - self._base
+        if len(dropped):
+            rows = rows.filter(pa.array(_all_but(dropped, rows.num_rows)))
+        writes = len(self._staged)
+        if writes > 1 and len(removed) and rows.num_rows:
+            same = match_rows(self._generation.chunks.take(removed), rows)
+            if len(same.left):
+                rows = rows.filter(pa.array(_all_but(same.right, rows.num_rows)))
+                removed = removed[_all_but(same.left, len(removed))]
+        keys = self._staged_keys[0] if writes == 1 and rows.num_rows == self._staged_rows else None
+        return Delta(rows, np.sort(removed), keys)
+
+    def _append(self, rows: pa.Table) -> None:
+        keys = key_values(rows, self._schema.key)
+        if len(set(keys)) < len(keys):
+            seen: set[Hashable] = set()
+            for row, key in enumerate(keys):
+                if key in seen:
+                    raise TableError.duplicate_key(self._name, self._shown_key(rows, row))
+                seen.add(key)
+        taken = np.flatnonzero(self._current(keys) >= 0)
+        if len(taken):
+            raise TableError.duplicate_key(self._name, self._shown_key(rows, int(taken[0])))
+        self._add(rows, keys)
+
+    def _upsert(self, rows: pa.Table) -> None:
+        keys = key_values(rows, self._schema.key)
+        rows, keys = _last_of_each(rows, keys)
+        self._put(rows, keys, self._current(keys))
+
+    def _put(self, rows: pa.Table, keys: Sequence[Hashable], current: Integers) -> None:
+        """Make these the rows of their keys, which are at `current` now; equal rows stay where they are."""
+        existing = np.flatnonzero(current >= 0)
+        if len(existing):
+            same = rows_equal(self._rows_at(current[existing]), rows.take(pa.array(existing)))
+            changed = existing[~same]
+            self._remove(current[changed], None)
+            if same.any():
+                wanted = _all_but(existing[same], len(keys))
+                rows = rows.filter(pa.array(wanted))
+                keys = [key for key, wants in zip(keys, wanted.tolist(), strict=True) if wants]
+        self._add(rows, keys)
+
+    def _delete_keys(self, keys: Sequence[Hashable]) -> None:
+        keys = list(dict.fromkeys(keys))
+        current = self._current(keys)
+        found = np.flatnonzero(current >= 0)
+        self._remove(current[found], [keys[index] for index in found.tolist()])
+
+    def _changes(self, rows: pa.Table) -> None:
+        signs = self._signs(rows)
+        plain = rows.drop_columns([CHANGE])
+        if not self._schema.key:
+            self._change_bag(self._conformed(plain), signs)
+            return
+        # A removal may carry no more than the key, so NOT NULL is held for the rows added only.
+        conformed = conform(plain, table=self._name, schema=self._schema, check_nulls=False)
+        keys = key_values(conformed, self._schema.key)
+        last = dict(zip(keys, range(len(keys)), strict=True))
+        self._delete_keys([key for key, row in last.items() if signs[row] < 0])
+        added = np.sort(np.fromiter((row for row in last.values() if signs[row] > 0), dtype=np.int64))
+        if len(added):
+            upserted = conformed.take(pa.array(added))
+            check_not_null(upserted, table=self._name, schema=self._schema)
+            upserted_keys = [keys[row] for row in added.tolist()]
+            self._put(upserted, upserted_keys, self._current(upserted_keys))
+
+    def _signs(self, rows: pa.Table) -> Integers:
+        if CHANGE not in rows.column_names:
+            raise TableError(f'changes for table "{self._name}" lack the column "{CHANGE}"', code="missing-column")
+        column = rows.column(CHANGE)
+        usable = pa.types.is_signed_integer(column.type) and not column.null_count
+        if not usable or not np.isin(column.to_numpy(), (1, -1)).all():
+            raise TableError(f'column "{CHANGE}" of changes for table "{self._name}" must be 1 or -1', code="wrong-type")
+        signs: Integers = column.cast(pa.int64()).to_numpy()
+        return signs
+
+    def _change_bag(self, rows: pa.Table, signs: Integers) -> None:
+        """Add and remove rows by value, in their order; a removal that finds no row does nothing."""
+        if not (signs < 0).any():
+            self._add(rows, None)
+            return
+        groups = self._equal_rows(rows, signs)
+        added: list[int] = []
+        removed: list[int] = []
+        for group, present in groups:
+            pending: list[int] = []
+            gone: list[int] = []
+            for row in group:
+                if signs[row] > 0:
+                    pending.append(row)
+                elif pending:
+                    pending.pop()
+                elif len(gone) < len(present):
+                    gone.append(present[len(gone)])
+            # What is both removed and added again stays where it is.
+            unchanged = min(len(pending), len(gone))
+            added += pending[unchanged:]
+            removed += gone[unchanged:]
+        self._remove(np.array(removed, dtype=np.int64), None)
+        self._add(rows.take(pa.array(sorted(added), type=pa.int64())), None)
+
+    def _equal_rows(self, rows: pa.Table, signs: Integers) -> list[tuple[list[int], list[int]]]:
+        """The given rows in groups of equal ones, each with the positions of equal rows that are there now."""
+        groups: dict[Hashable, list[int]] = {}
+        for row, hash_ in enumerate(row_hashes(rows).tolist()):
+            groups.setdefault(hash_, []).append(row)
+        present = self._with_hashes({hash_: int((signs[group] < 0).sum()) for hash_, group in groups.items()})
+        firsts = [group[0] for group in groups.values() for _ in group]
+        given = [row for group in groups.values() for row in group]
+        firsts += [group[0] for hash_, group in groups.items() for _ in present[hash_]]
+        found = np.array([position for hash_ in groups for position in present[hash_]], dtype=np.int64)
+        compared = pa.concat_tables([rows.take(pa.array(given)), self._rows_at(found)])
+        if not rows_equal(compared, rows.take(pa.array(firsts))).all():
+            # Two different rows share a hash, so hashes can't tell them apart.
+            exact = hashable_rows(compared)
+            groups, present = {}, {}
+            for row, value in zip(given, exact, strict=False):
+                groups.setdefault(value, []).append(row)
+            for position, value in zip(found.tolist(), exact[len(given) :], strict=True):
+                present.setdefault(value, []).append(position)
+        return [(group, present.get(value, [])) for value, group in groups.items()]
+
+    def _with_hashes(self, wanted: dict[Hashable, int]) -> dict[Hashable, list[int]]:
+        """Positions of rows there are now, for each hash as many as are wanted (more where hashes may collide)."""
+        index = self._generation.content_index()
+        gone = set(self._removed.tolist())
+        removed_by = self._generation.removed.view
+        found: dict[Hashable, list[int]] = {}
+        for hash_, count in wanted.items():
+            alive = (at for at in index.find(hash_) if removed_by[at] == ALIVE and at not in gone) if count else ()
+            found[hash_] = list(alive)
+        position = self._base
+        for staged in self._staged:
+            for hash_ in row_hashes(staged).tolist():
+                if wanted.get(hash_) and position not in gone:
+                    found[hash_].append(position)
+                position += 1
+        return found
+
+    def _replace_keyed(self, rows: pa.Table, scope: Scope | None) -> None:
+        keys = key_values(rows, self._schema.key)
+        rows, keys = _last_of_each(rows, keys)
+        current = self._current(keys)
+        present = self._present(scope)
+        leaving = present[~np.isin(present, current[current >= 0])]
+        self._remove(leaving, key_values(self._rows_at(leaving, self._schema.key), self._schema.key))
+        self._put(rows, keys, current)
+
+    def _replace_bag(self, rows: pa.Table, scope: Scope | None) -> None:
+        present = self._present(scope)
+        same = match_rows(self._rows_at(present), rows)
+        self._remove(present[_all_but(same.left, len(present))], None)
+        self._add(rows.filter(pa.array(_all_but(same.right, rows.num_rows))), None)
+
+    def _scoped(self, write: Write) -> pa.Table:
+        rows = write.rows
+        scope = write.scope
+        if scope is not None:
+            column = self._schema.column(scope.column)
+            if all(name.lower() != column.name.lower() for name in rows.column_names):
+                values = pa.array([scope.value] * rows.num_rows, type=column.type)
+                rows = rows.append_column(column.name, values)
+        return self._conformed(rows)
+
+    def _present(self, scope: Scope | None) -> Integers:
+        """Positions of the rows there are now (of the scope), ascending."""
+        staged = np.arange(self._base, self._base + self._staged_rows)
+        if scope is None:
+            positions = np.concatenate((self._generation.alive_positions(), staged))
+        else:
+            column = self._schema.column(scope.column)
+            normalise = key_normaliser([column.type])
+            wanted = scope.value if normalise is None else normalise(scope.value)
+            indexed = np.array(self._generation.index_on((column.name,)).find(wanted), dtype=np.int64)
+            indexed = indexed[self._generation.removed.array[indexed] == ALIVE]
+            values = key_values(self._rows_at(staged, [column.name]), [column.name])
+            staged = staged[[value == wanted for value in values]] if len(staged) else staged
+            positions = np.concatenate((indexed, staged))
+        return positions[~np.isin(positions, self._removed)] if len(self._removed) else positions
+
+    def _current(self, keys: Sequence[Hashable]) -> Integers:
+        """Where the row of each key is now; -1 where there is none."""
+        index = self._generation.keys
+        if index is None:
+            raise TableError.without_key(self._name)
+        positions = index.positions(keys)
+        known = np.flatnonzero(positions >= 0)
+        if len(known):
+            gone = self._generation.removed.array[positions[known]] != ALIVE
+            positions[known[gone]] = -1
+        for touched, at in self._unindexed:
+            self._overlay.update(zip(touched, at.tolist(), strict=True))
+        self._unindexed.clear()
+        if self._overlay:
+            staged = map(self._overlay.get, keys, positions.tolist())
+            positions = np.fromiter(staged, dtype=np.int64, count=len(keys))
+        return positions
+
+    def _add(self, rows: pa.Table, keys: Sequence[Hashable] | None) -> None:
+        if not rows.num_rows:
+            return
+        start = self._base + self._staged_rows
+        if keys is not None:
+            self._unindexed.append((keys, np.arange(start, start + rows.num_rows)))
+        self._staged.append(rows)
+        self._staged_keys.append(keys)
+        self._staged_rows += rows.num_rows
+
+    def _remove(self, positions: Integers, keys: Sequence[Hashable] | None) -> None:
+        """Without keys the caller adds rows of the same keys right after."""
+        if not len(positions):
+            return
+        self._removed = np.concatenate((self._removed, positions))
+        if keys is not None:
+            self._unindexed.append((keys, np.full(len(keys), -1)))
+
+    def _rows_at(self, positions: Integers, columns: Sequence[str] | None = None) -> pa.Table:
+        if not self._staged or not len(positions) or positions.max() < self._base:
+            return self._generation.chunks.take(positions, columns)
+        chunks = self._generation.chunks
+        for staged in self._staged:
+            chunks = chunks.appended(staged)
+        return chunks.take(positions, columns)
+
+    def _conformed(self, rows: pa.Table) -> pa.Table:
+        return conform(rows, table=self._name, schema=self._schema)
+
+    def _key_columns(self, rows: pa.Table) -> pa.Table:
+        return conform(rows, table=self._name, schema=self._schema, columns=self._schema.key, check_nulls=False)
+
+    def _shown_key(self, rows: pa.Table, row: int) -> Any:
+        values = tuple(python_value(rows.column(name)[row]) for name in self._schema.key)
+        return values[0] if len(values) == 1 else values
+
+    def _empty(self) -> pa.Table:
+        return self._generation.schema.empty_table()
+
+
+def _last_of_each(rows: pa.Table, keys: list[Hashable]) -> tuple[pa.Table, list[Hashable]]:
+    """The last row of every key."""
+    last = dict(zip(keys, range(len(keys)), strict=True))
+    if len(last) == len(keys):
+        return rows, keys
+    kept = sorted(last.values())
+    return rows.take(pa.array(kept)), [keys[row] for row in kept]
+
+
+def _all_but(indexes: Integers, length: int) -> Mask:
+    mask = np.ones(length, dtype=np.bool_)
+    mask[indexes] = False
+    return mask

@@ -1,0 +1,160 @@
+"""The memory table: columnar rows with their history, a key index, snapshots without locks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from velostream.errors import TableError
+from velostream.model.change import ChangeBatch, Epoch, Write
+from velostream.model.expression import Expression
+from velostream.model.options import Option, Options
+from velostream.model.schema import Schema
+from velostream.tables.base import KeyValue, Row, Table, TableCapabilities
+from velostream.tables.memory.conform import stored_schema
+from velostream.tables.memory.generation import Delta, Generation
+from velostream.tables.memory.index import PositionIndex
+from velostream.tables.memory.keys import key_normaliser
+from velostream.tables.memory.snapshot import MemorySnapshot
+from velostream.tables.memory.stage import Stage
+
+if TYPE_CHECKING:
+    from velostream.tables.memory.sequence import CommitSequence
+
+_FEWEST_DEAD_ROWS = 4096
+"""Fewer removed rows than that are never worth a renumbering."""
+
+
+class MemoryTable(Table):
+    """A table of a `CommitSequence`, which makes it, logs its commits and publishes them."""
+
+    kind: ClassVar[str] = "inMemory"
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("index", "columns to index: a,b is one index of two columns, a;b are two indexes"),
+    )
+    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
+        insert=True,
+        update=True,
+        delete=True,
+        upsert=True,
+        lookup=True,
+        conditions=True,
+        epochs=True,
+        transactions=True,
+        versions=True,
+        durable=True,
+    )
+
+    def __init__(
+        self, sequence: CommitSequence, table_id: str, *, name: str, schema: Schema, options: Mapping[str, str]
+    ) -> None:
+        """Called by `CommitSequence.create_table` only."""
+        Options(options, self.options)
+        self.id = table_id
+        self.name = name
+        self.schema = schema
+        self.given_options = dict(options)
+        self.key_normaliser = key_normaliser([schema.column(name).type for name in schema.key]) if schema.key else None
+        self._sequence = sequence
+        self._generation = Generation(stored_schema(schema), schema.key)
+        self._newest: MemorySnapshot | None = None
+
+    @property
+    def version(self) -> int:
+        return self._generation.journal.version_at(self._sequence.sequence)
+
+    def commit(self, write: Write, epoch: Epoch | None = None) -> int:
+        self._sequence.write(self, write, epoch)
+        return self.version
+
+    def snapshot(self, version: int | None = None) -> MemorySnapshot:
+        if version is None:
+            newest = self._newest
+            if newest is not None and newest.sequence == self._sequence.sequence:
+                return newest
+        while True:
+            sequence = self._sequence.sequence
+            if version is not None:
+                if version > sequence:
+                    raise TableError(
+                        f'version {version} of table "{self.name}" does not exist yet',
+                        detail=f"newest version: {self.version}",
+                        code="unknown-version",
+                    )
+                sequence = version
+            generation = self._generation
+            if sequence >= generation.floor:
+                break
+            if version is not None:
+                raise TableError.version_gone(self.name, version, oldest=generation.floor)
+        snapshot = MemorySnapshot(self, generation, sequence)
+        if version is None:
+            self._newest = snapshot
+        return snapshot
+
+    def changes(self, since: int, until: int | None = None) -> ChangeBatch:
+        end = self.snapshot(until)
+        if since > end.sequence:
+            raise TableError(
+                f'version {since} of table "{self.name}" does not exist yet',
+                detail=f"newest version: {end.version}",
+                code="unknown-version",
+            )
+        return end.changes_since(since)
+
+    def compile_condition(self, condition: Expression) -> Any:
+        return self.plan(condition)
+
+    def plan(self, condition: Expression) -> Any:
+        raise NotImplementedError
+
+    def get(self, key: KeyValue) -> Row | None:
+        """The newest row of a key."""
+        return self.snapshot().get(key)
+
+    def contains(self, key: KeyValue) -> bool:
+        return self.snapshot().contains(key)
+
+    def __len__(self) -> int:
+        return len(self.snapshot())
+
+    def create_index(self, columns: Sequence[str]) -> None:
+        """Index these columns now and from now on; kept over restarts. An index that exists already is no error."""
+        self._sequence.create_index(self, tuple(self.schema.column(name).name for name in columns))
+
+    @property
+    def indexes(self) -> tuple[tuple[str, ...], ...]:
+        """Column sets that are found without a scan: the key first."""
+        key = (self.schema.key,) if self.schema.key else ()
+        return key + tuple(self._generation.secondary)
+
+    def index_of(self, generation: Generation, columns: tuple[str, ...]) -> PositionIndex:
+        """The index of a generation, made now if there is none yet."""
+        index = generation.secondary.get(columns)
+        if index is None:
+            with self._sequence.exclusive():
+                index = generation.index_on(columns)
+        return index
+
+    def stage(self) -> Stage:
+        """For the commit sequence, under its lock."""
+        return Stage(self.name, self.schema, self._generation)
+
+    def apply(self, sequence: int, delta: Delta) -> None:
+        """For the commit sequence, under its lock, once the commit is in the log."""
+        self._generation.apply(sequence, delta)
+
+    def add_index(self, columns: tuple[str, ...]) -> None:
+        """For the commit sequence, under its lock."""
+        self._generation.index_on(columns)
+
+    def vacuum(self, floor: int) -> None:
+        """Give back the rows nobody at `floor` or later can see, if they are worth it. For the commit sequence."""
+        generation = self._generation
+        unseen = generation.journal.removed_until(floor)
+        if unseen >= _FEWEST_DEAD_ROWS and unseen > generation.length - unseen:
+            self._generation = generation.renumbered(floor)
+            self._newest = None
+
+    def close(self) -> None:
+        """Nothing is held beyond what the commit sequence holds."""
