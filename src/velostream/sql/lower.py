@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
@@ -38,7 +39,7 @@ from velostream.sql.coercion import (
 from velostream.sql.constants import EXACT, CastError, NotConstant, cast_value, number_literal
 from velostream.sql.fold import fold_arithmetic, fold_comparison, fold_function, fold_negation
 from velostream.sql.parameters import Parameters, bind
-from velostream.sql.pointing import pointer
+from velostream.sql.places import place_of
 
 __all__ = ["NotLowerable", "lower", "type_of"]
 
@@ -74,7 +75,7 @@ def lower(
     (table and alias); None accepts any. Raises `NotLowerable` when Spark has to evaluate it, and a `SqlError` when nobody
     could: an unknown column, a parameter too many, a constant that can't be cast.
     """
-    (bound,) = bind([tree], parameters, text=text)
+    bound = bind(tree, parameters, text=text)
     lowering = _Lowering(schema, text=text, qualifiers=qualifiers)
     lowering.check_columns(bound)
     try:
@@ -110,7 +111,12 @@ class _Lowering:
         """What a constant that can't be computed means here."""
         if self.guards:
             return NotLowerable(str(error))
-        return ValidationError(str(error), code="invalid-value", **pointer(node, self.text))
+        return ValidationError(str(error), code="invalid-value", **self.place(node))
+
+    def place(self, node: exp.Expr) -> dict[str, Any]:
+        """Where an error points to."""
+        place = place_of(node)
+        return {"line": place.line, "column": place.column, "text": self.text or None}
 
     def check_columns(self, tree: exp.Expr) -> None:
         """All unknown columns are errors, in parts that Spark evaluates too; names inside subqueries aren't ours to know."""
@@ -126,7 +132,7 @@ class _Lowering:
         if len(column.parts) == 1:
             found = self.schema.find(first.name)
             if found is None:
-                raise ResolveError.unknown("column", first.name, known=self.schema.names, **pointer(first, self.text))
+                raise ResolveError.unknown("column", first.name, known=self.schema.names, **self.place(first))
             return ColumnRef(found.name)
         if self.qualifiers is None or first.name.lower() in self.qualifiers:
             found = self.schema.find(column.parts[1].name)
@@ -136,9 +142,9 @@ class _Lowering:
         if inside is not None and pa.types.is_nested(inside.type):
             return None
         if self.qualifiers is not None and first.name.lower() not in self.qualifiers:
-            raise ResolveError.unknown("table", first.name, known=self.qualifiers, **pointer(first, self.text))
+            raise ResolveError.unknown("table", first.name, known=self.qualifiers, **self.place(first))
         raise ResolveError.unknown(
-            "column", column.parts[1].name, known=self.schema.names, **pointer(column.parts[1], self.text)
+            "column", column.parts[1].name, known=self.schema.names, **self.place(column.parts[1])
         )
 
     def lower(self, node: exp.Expr) -> Expression:

@@ -23,19 +23,29 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 _MARK = "velostream_parameter_"
 
 
-def bind(trees: Sequence[exp.Expr], parameters: Parameters | None, *, text: str = "") -> list[exp.Expr]:
-    """Copies of the trees of one statement, in the order they are written, with every parameter put in.
+def bind(tree: exp.Expr, parameters: Parameters | None, *, text: str = "") -> exp.Expr:
+    """The tree with every parameter put in; the tree itself when there is none.
 
     Too few, too many or wrongly named parameters are a `ValidationError`.
     """
-    placeholders = [[node for node in tree.find_all(exp.Placeholder)] for tree in trees]
-    if not any(placeholders) and not parameters:
+    return bind_all([tree], parameters, text=text)[0]
+
+
+def bind_all(trees: Sequence[exp.Expr], parameters: Parameters | None, *, text: str = "") -> list[exp.Expr]:
+    """Like `bind`, for all the trees of one statement in the order in which they are written."""
+    if not parameters and not any(tree.find(exp.Placeholder) for tree in trees):
         return list(trees)
     copies = [tree.copy() for tree in trees]
     found = [placeholder for copy in copies for placeholder in _in_text_order(copy)]
     values = _values_for(found, parameters if parameters is not None else (), text=text)
-    replaced = {id(placeholder): literal_node(value) for placeholder, value in zip(found, values, strict=True)}
-    return [copy.transform(lambda node: replaced.get(id(node), node), copy=False) for copy in copies]
+    literals = {id(placeholder): literal_node(value) for placeholder, value in zip(found, values, strict=True)}
+    return [_replaced(copy, literals) for copy in copies]
+
+
+def _replaced(tree: exp.Expr, literals: Mapping[int, exp.Expr]) -> exp.Expr:
+    replaced = tree.transform(lambda node: literals.get(id(node), node), copy=False)
+    assert replaced is not None
+    return replaced
 
 
 def _in_text_order(tree: exp.Expr) -> list[exp.Placeholder]:
