@@ -11,7 +11,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 
 class Category(StrEnum):
@@ -75,6 +77,18 @@ class VelostreamError(Exception):
 
     def __str__(self) -> str:
         return render_text(self)
+
+
+def present(value: T | None) -> T:
+    """A value that the program's own logic guarantees to be there; the error names a fault of ours, not of a user."""
+    if value is None:
+        raise VelostreamError(
+            "something that must be there is missing",
+            hint="this is a defect; please report the statement that led here",
+            code="internal",
+            category=Category.INTERNAL,
+        )
+    return value
 
 
 class SqlError(VelostreamError):

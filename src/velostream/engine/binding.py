@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from velostream.engine.planning import Lens
 from velostream.engine.relations import output_schema
+from velostream.errors import present
 from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
@@ -70,6 +71,12 @@ class BoundQuery:
         return replace(self, schema=Schema(columns), names=tuple(names))
 
     @property
+    def driving_source(self) -> tuple[SourceSpec, Schema]:
+        """The source of the driving stream and its columns."""
+        driving = present(self.driving)
+        return present(driving.spec), driving.schema
+
+    @property
     def is_bounded(self) -> bool:
         """Whether it reads bounded sources alone: computed once."""
         return all(bound.kind is RelationKind.BOUNDED for bound in self.inputs)
@@ -129,8 +136,7 @@ class Binder:
             sql = plan.map.sql if plan.map is not None else plan.sql
             schema = output_schema(session, sql, schemas).with_key(plan.key)
             return BoundQuery(plan, tuple(inputs), schema, found=lens.found)
-        aggregate = plan.aggregate
-        assert aggregate is not None
+        aggregate = present(plan.aggregate)
         feed = output_schema(session, aggregate.feed.sql, schemas)
         groups = output_schema(session, aggregate.sql, {FEED: feed}).with_key(aggregate.key)
         final = aggregate.final

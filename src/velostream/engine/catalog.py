@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from velostream.engine.directory import write_atomically
 from velostream.errors import AlreadyExistsError, StateError
@@ -61,12 +62,16 @@ class Entry:
     wish: Wish = Wish.RUNNING
     indexes: dict[str, list[str]] = field(default_factory=dict)
     """Columns of each secondary index, by its name."""
-    sources: dict[str, dict[str, object]] = field(default_factory=dict)
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Columns its sources had when it was first planned, by source identity; a restart plans with the same."""
 
     @classmethod
     def new(cls, name: str, *, kind: EntryKind, sql: str, schema: Schema | None = None) -> Entry:
         return cls(name, kind, sql, uuid.uuid4().hex[:16], datetime.now(UTC).isoformat(timespec="seconds"), schema)
+
+    def pinned(self) -> dict[str, Schema]:
+        """Columns its sources were first planned with, by source identity."""
+        return {identity: Schema.from_json(form) for identity, form in self.sources.items()}
 
     @property
     def is_table(self) -> bool:

@@ -23,7 +23,7 @@ from velostream.engine.result import Result
 from velostream.engine.show import Shower
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.spark import SparkRuntime
-from velostream.engine.status import State, Status
+from velostream.engine.status import State
 from velostream.engine.subscribe import subscribe
 from velostream.errors import ClosedError, NotExecutableError, NotFoundError, StateError
 from velostream.model.change import ChangeBatch, Epoch
@@ -96,8 +96,6 @@ class Connection:
             self._resuming = threading.Thread(target=self._definitions.resume_queries, name="resume", daemon=True)
             self._resuming.start()
 
-    # Statements
-
     def execute(self, sql: str, params: Parameters = None) -> Result:
         """Execute one statement."""
         self._check_open()
@@ -129,7 +127,9 @@ class Connection:
 
     def _is_known(self, statement: Statement) -> bool:
         if isinstance(statement, Insert) and statement.query is not None:
-            return any(entry.kind is EntryKind.INSERT and entry.sql == canonical(statement) for entry in self._context.catalog)
+            return any(
+                entry.kind is EntryKind.INSERT and entry.sql == canonical(statement) for entry in self._context.catalog
+            )
         if not isinstance(statement, Create):
             return False
         entry = self._context.catalog.find(statement.name.text)
@@ -145,8 +145,6 @@ class Connection:
             hint=f"CREATE OR REPLACE {statement.what} replaces it and builds it anew",
             code="statement-changed",
         )
-
-    # Objects
 
     def table(self, name: str) -> TableHandle:
         """The table or view of that name."""
@@ -179,8 +177,6 @@ class Connection:
     def queries(self) -> list[str]:
         """Names of all queries: views, derived streams, continuous inserts."""
         return [entry.name for entry in self._context.catalog.visible() if entry.is_query]
-
-    # Progress
 
     def wait(self, name: str, timeout: float | None = 30) -> None:
         """Return when the table or query is ready; raise its failure, or `WaitTimeoutError`."""
@@ -247,8 +243,6 @@ class Connection:
 
     def begin(self) -> Any:
         raise NotExecutableError.statement("BEGIN")
-
-    # Life
 
     def close(self) -> None:
         """Stop everything and let go of the state directory. May be called again."""

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
 from velostream.engine.query import BatchTransformation, Runner
 from velostream.engine.relations import arrow_result
 from velostream.engine.status import State
-from velostream.model.change import CHANGE, Epoch, Mode, Write
+from velostream.model.change import Epoch, Mode, Write
+from velostream.sources.base import BadRecord
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.gate import Gate
+    from velostream.model.schema import Schema
     from velostream.model.spool import Spool
     from velostream.sinks.base import Sink
     from velostream.sources.base import Offset
     from velostream.sql.plan import MapPlan
+    from velostream.tables.memory.table import MemoryTable
 
 
 class TransformingConsumer(Consumer):
@@ -36,17 +41,23 @@ class TransformingConsumer(Consumer):
         start: Offset,
         plan: MapPlan,
         tables: Mapping[str, Entry],
+        names: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(context, entry, gate, start=start)
         self._transformation = BatchTransformation(context, plan, tables)
         self._table_ids = [table.id for table in tables.values()]
+        self._names = names
 
     def rows_of(self, batch: Batch) -> pa.Table:
-        return arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
+        rows = arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
+        return rows if self._names is None else rows.rename_columns(list(self._names))
 
-    def part(self, batch: Batch, *, writes: list[tuple[object, Write]], **position: object) -> Part:
+    def probe(self, batch: Batch) -> object:
+        return self.rows_of(batch)
+
+    def part(self, batch: Batch, *, writes: Sequence[tuple[MemoryTable, Write]], **position: object) -> Part:
         return Part(
-            writes=writes,  # type: ignore[arg-type]
+            writes=writes,
             epoch=Epoch(self.writer, self.number + 1),
             position={"offset": batch.end, **position},
             reads=dict.fromkeys(self._table_ids, batch.at),
@@ -62,13 +73,13 @@ class TableConsumer(TransformingConsumer):
     target: Entry
 
     def run(self, batch: Batch) -> Outcome:
-        rows = self.rows_of(batch)
         table = self.context.table(self.target.id)
-        if CHANGE in rows.column_names:
-            write = Write(Mode.CHANGES, rows)
-        else:
-            write = Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)
-        writes: list[tuple[object, Write]] = [(table, write)] if rows.num_rows else []
+        rows, refused = _split_off_nulls(self.rows_of(batch), table.schema)
+        writes: list[tuple[MemoryTable, Write]] = []
+        if rows.num_rows:
+            writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
+        if refused:
+            writes.append(self.context.dead_letter_write(self.entry, self.target.name, refused))
         return Outcome(self.part(batch, writes=writes), rows.num_rows)
 
 
@@ -111,7 +122,8 @@ class SinkConsumer(TransformingConsumer):
     def intend(self, end: Offset, at: int) -> None:
         if self.intended() is None:
             epoch = Epoch(self._intent_writer, self.number + 1)
-            self.context.sequence.commit(Part(epoch=epoch, position={"end": end, "at": at}))
+            reads = dict.fromkeys(self._table_ids, at)
+            self.context.sequence.commit(Part(epoch=epoch, position={"end": end, "at": at}, reads=reads))
 
     def intended(self) -> Intent | None:
         known = self.context.sequence.writer(self._intent_writer)
@@ -171,3 +183,20 @@ class IngestRunner(Runner):
             self.board.raise_if_dead()
             raise self.board.timed_out("is not running")
         self._ingest.drain(self._consumer, deadline)
+
+
+def _split_off_nulls(rows: pa.Table, schema: Schema) -> tuple[pa.Table, list[BadRecord]]:
+    """Rows with a NULL where the table allows none are no reason to stop: they become dead letters."""
+    required = [column.name for column in schema.columns if not column.nullable]
+    if not required or not any(rows[name].null_count for name in required):
+        return rows, []
+    missing = pc.is_null(rows[required[0]])
+    for name in required[1:]:
+        missing = pc.or_(missing, pc.is_null(rows[name]))
+    refused = [
+        BadRecord(
+            json.dumps(row, default=str).encode(), "", f"NULL in one of the NOT NULL columns {', '.join(required)}"
+        )
+        for row in rows.filter(missing).to_pylist()
+    ]
+    return rows.filter(pc.invert(missing)), refused

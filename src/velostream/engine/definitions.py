@@ -1,4 +1,4 @@
-"""What CREATE, DROP, PAUSE, RESUME, STOP and RESTART do: objects come, go and change their wish, whole or not at all."""
+"""What CREATE, DROP, PAUSE, RESUME, STOP and RESTART do to objects, whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind, Wish
 from velostream.engine.launch import query_options
-from velostream.engine.planning import Lens
+from velostream.engine.planning import Lens, definition_of
 from velostream.engine.status import State
 from velostream.errors import (
     AlreadyExistsError,
@@ -25,6 +25,7 @@ from velostream.errors import (
     SourceError,
     ValidationError,
     VelostreamError,
+    present,
 )
 from velostream.model.duration import parse_duration
 from velostream.model.schema import Schema
@@ -50,8 +51,6 @@ class Definitions:
         self._waiting: dict[str, Callable[[], bool]] = {}
         """Entries that wait for a source: how to look again, true when there is nothing left to wait for."""
         self._waiter: threading.Thread | None = None
-
-    # CREATE
 
     def create(self, statement: Create) -> str:
         """Create a table or stream; gives what was done, for the result."""
@@ -83,14 +82,13 @@ class Definitions:
                     **place,
                 )
             schema = _with_key_option(statement.columns, query_options(statement.options).text("key"))
-            entry = Entry.new(name, kind=kind, sql=_canonical(statement), schema=schema)
+            entry = Entry.new(name, kind=kind, sql=canonical(statement), schema=schema)
         else:
             if not any(option.name == "source" for option in statement.options):
                 raise ValidationError(
                     f'stream "{name}" has neither a source nor a query', hint="WITH ('source' = 'memory://…')", **place
                 )
-            entry = Entry.new(name, kind=kind, sql=_canonical(statement), schema=statement.columns)
-            self._context.spark  # noqa: B018 - declared streams need no Spark before something reads them
+            entry = Entry.new(name, kind=kind, sql=canonical(statement), schema=statement.columns)
             lens = Lens(self._context, self._launcher.book)
             self._launcher.book.open(lens.stream_spec(entry))
         if existing is not None:
@@ -102,7 +100,7 @@ class Definitions:
         return f'{kind} "{name}" created'
 
     def _create_query(self, statement: Create, kind: EntryKind, existing: Entry | None) -> str:
-        entry = Entry.new(statement.name.text, kind=kind, sql=_canonical(statement))
+        entry = Entry.new(statement.name.text, kind=kind, sql=canonical(statement))
         options = statement.options
         try:
             bound = self._bind(statement, entry)
@@ -126,11 +124,11 @@ class Definitions:
             where = target.name if isinstance(target, Entry) else target.kind
             names = {entry.name for entry in self._context.catalog}
             number = next(n for n in range(1, len(names) + 2) if f"insert_into_{where}_{n}" not in names)
-            entry = Entry.new(f"insert_into_{where}_{number}", kind=EntryKind.INSERT, sql=_canonical(statement))
+            entry = Entry.new(f"insert_into_{where}_{number}", kind=EntryKind.INSERT, sql=canonical(statement))
             entry = replace(entry, writes=target.id if isinstance(target, Entry) else None, sources=_found(bound))
             self._context.catalog.add(entry)
             try:
-                reads = self._launcher.launch_insert(entry, bound, query_options(statement.options), target)
+                reads = self._launcher.launch_insert(entry, bound, statement.options, target)
             except VelostreamError:
                 self._remove([entry])
                 raise
@@ -138,10 +136,12 @@ class Definitions:
             return entry.name
 
     def _bind(self, statement: Create, entry: Entry) -> BoundQuery:
-        assert statement.query is not None
-        pinned = {identity: Schema.from_json(form) for identity, form in entry.sources.items()}  # type: ignore[arg-type]
         bound = self._launcher.binder.bind(
-            statement.query, options=statement.options, text=statement.text, continuous=True, pinned=pinned
+            present(statement.query),
+            options=statement.options,
+            text=statement.text,
+            continuous=True,
+            pinned=entry.pinned(),
         )
         if statement.what is ObjectKind.STREAM and bound.plan.strategy is not Strategy.MAP:
             raise QueryError(
@@ -178,8 +178,6 @@ class Definitions:
             return self._launcher.launch_stream(entry, bound, options)
         return self._launcher.launch_view(entry, bound, options)
 
-    # Waiting for sources
-
     def _wait_for_source(self, entry: Entry, trouble: Exception, patience: float) -> None:
         board = self._context.board(entry)
         deadline = time.monotonic() + patience
@@ -188,8 +186,7 @@ class Definitions:
             current = self._context.catalog.by_id(entry.id)
             if current is None or current.wish is not Wish.RUNNING:
                 return True
-            statement = parse_statement(current.sql)
-            assert isinstance(statement, Create)
+            statement = definition_of(current)
             try:
                 bound = self._bind(statement, current)
                 self._complete(current, statement, bound, new=False)
@@ -218,8 +215,6 @@ class Definitions:
                 with self._lock:
                     if look_again():
                         self._waiting.pop(entry_id, None)
-
-    # Restart
 
     def resume(self) -> None:
         """Bring everything in the catalog back to what it is wished to be, inputs before readers."""
@@ -263,17 +258,21 @@ class Definitions:
             board.become(State.FAILED, error.message, error=error)
 
     def _start_insert(self, entry: Entry, statement: Insert) -> None:
-        assert statement.query is not None
-        pinned = {identity: Schema.from_json(form) for identity, form in entry.sources.items()}  # type: ignore[arg-type]
         bound = self._launcher.binder.bind(
-            statement.query, options=statement.options, text=statement.text, continuous=True, pinned=pinned
+            present(statement.query),
+            options=statement.options,
+            text=statement.text,
+            continuous=True,
+            pinned=entry.pinned(),
         )
-        target = statement.target if isinstance(statement.target, SourceRef) else self._context.catalog.find(statement.target.text)
+        target = (
+            statement.target
+            if isinstance(statement.target, SourceRef)
+            else self._context.catalog.find(statement.target.text)
+        )
         if target is None:
             raise NotFoundError.of("table", entry.name)
-        self._launcher.launch_insert(entry, bound, query_options(statement.options), target)
-
-    # DROP and control
+        self._launcher.launch_insert(entry, bound, statement.options, target)
 
     def drop(self, name: str, *, what: ObjectKind, if_exists: bool, cascade: bool) -> str:
         with self._lock:
@@ -282,7 +281,11 @@ class Definitions:
             if entry is None or entry.kind is EntryKind.INSERT or is_stream != (what is ObjectKind.STREAM):
                 if if_exists:
                     return f'{what.lower()} "{name}" does not exist'
-                known = [e.name for e in self._context.catalog.visible() if (e.kind is EntryKind.STREAM) == (what is ObjectKind.STREAM)]
+                known = [
+                    e.name
+                    for e in self._context.catalog.visible()
+                    if (e.kind is EntryKind.STREAM) == (what is ObjectKind.STREAM)
+                ]
                 raise NotFoundError.of(what.lower(), name, known=known)
             if not cascade:
                 self._refuse_if_read(entry)
@@ -370,19 +373,15 @@ class Definitions:
             self._context.boards.pop(entry.id, None)
 
 
-def _canonical(statement: Create | Insert) -> str:
+def canonical(statement: Create | Insert) -> str:
     """The text that two equal statements share: without OR REPLACE and IF NOT EXISTS."""
     if isinstance(statement, Create):
         statement = replace(statement, or_replace=False, if_not_exists=False)
     return render(statement)
 
 
-canonical = _canonical
-
-
 def _is_derived(entry: Entry) -> bool:
-    statement = parse_statement(entry.sql)
-    return isinstance(statement, Create) and statement.query is not None
+    return definition_of(entry).query is not None
 
 
 def _found(bound: BoundQuery) -> dict[str, dict[str, object]]:
@@ -402,7 +401,11 @@ def _patience(trouble: Exception, options: tuple[OptionValue, ...], statement: C
     if not isinstance(trouble, SourceError) or trouble.category is not Category.MISSING or statement.query is None:
         return None
     given = [*options, *(option for source in statement.query.sources for option in source.options)]
-    waits = [parse_duration(option.value).total_seconds() for option in given if option.name.endswith(".wait.timeout") and option.name != "table.wait.timeout"]
+    waits = [
+        parse_duration(option.value).total_seconds()
+        for option in given
+        if option.name.endswith(".wait.timeout") and option.name != "table.wait.timeout"
+    ]
     return max(waits, default=0) or None
 
 

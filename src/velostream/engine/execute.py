@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlglot import exp
 
-from velostream import plugins
 from velostream.engine import dml
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind
@@ -21,10 +20,9 @@ from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.engine.result import Result
 from velostream.engine.show import Shower
+from velostream.engine.sourcing import open_sink
 from velostream.errors import NotExecutableError, NotFoundError, UnsupportedError, ValidationError
 from velostream.model.change import Epoch, Mode, Write
-from velostream.plugins import Group
-from velostream.sinks.base import SinkSpec
 from velostream.sql import statements as st
 from velostream.sql.explain import explain_rows, validate_statement
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
@@ -56,9 +54,13 @@ class Executor:
             case st.Insert():
                 return self._insert(statement, parameters)
             case st.Update() if statement.source is None:
-                return Result.affected(dml.update(self._writable(statement.table), statement, parameters, **self._help()))
+                return Result.affected(
+                    dml.update(self._writable(statement.table), statement, parameters, **self._help())
+                )
             case st.Delete() if statement.source is None:
-                return Result.affected(dml.delete(self._writable(statement.table), statement, parameters, **self._help()))
+                return Result.affected(
+                    dml.delete(self._writable(statement.table), statement, parameters, **self._help())
+                )
             case st.Truncate():
                 return Result.affected(dml.truncate(self._writable(statement.table)))
             case st.Drop() if statement.what is not st.ObjectKind.INDEX:
@@ -84,8 +86,6 @@ class Executor:
                 raise NotExecutableError.statement(
                     statement.kind, line=statement.place.line, column=statement.place.column, text=statement.text
                 )
-
-    # SELECT
 
     def _select(self, statement: st.Select, parameters: Parameters) -> Result:
         query = bind_parameters(statement.query, parameters)
@@ -133,7 +133,9 @@ class Executor:
                 elif one.spec is not None:
                     source = self._launcher.book.open(one.spec)
                     start = source.initial_offset()
-                    frames[one.relation] = read_range(session, source, start, source.latest_offset(start), one.schema).frame
+                    frames[one.relation] = read_range(
+                        session, source, start, source.latest_offset(start), one.schema
+                    ).frame
             return arrow_result(run_sql(session, bound.plan.sql, frames))
 
     def _push(self, bound: BoundQuery, statement: st.Select, limit: int | None) -> Result:
@@ -145,8 +147,6 @@ class Executor:
             )
         batches = self._launcher.push(bound, query_options(statement.options))
         return Result.streaming(list(bound.schema.names), _limited(batches, limit), batches.close)  # type: ignore[attr-defined]
-
-    # INSERT
 
     def _insert(self, statement: st.Insert, parameters: Parameters) -> Result:
         if statement.query is None:
@@ -164,7 +164,9 @@ class Executor:
             bound = self._launcher.binder.bind_plan(plan, lens)
         except NoSchemaYetError as error:
             raise ValidationError(
-                f'"{error.name}" has no columns yet', hint="declare them, or insert once it has rows", text=statement.text
+                f'"{error.name}" has no columns yet',
+                hint="declare them, or insert once it has rows",
+                text=statement.text,
             ) from None
         target = statement.target if isinstance(statement.target, st.SourceRef) else self._target(statement.target)
         if isinstance(target, Entry):
@@ -179,17 +181,13 @@ class Executor:
             return _done(f'query "{self._definitions.insert(statement, target, bound)}" started')
         rows = self._pull(bound)
         if isinstance(target, Entry):
-            self._context.table(target.id).commit(Write(Mode.APPEND, rows))
+            named = rows.rename_columns(list(bound.names)) if bound.names else rows
+            self._context.table(target.id).commit(Write(Mode.APPEND, named))
         else:
-            sink = plugins.load(Group.SINKS, target.kind)(
-                SinkSpec(target.kind, target.uri, {option.name: option.value for option in target.options})
-            )
-            sink.open(bound.schema)
+            sink = open_sink(target, statement.options, bound.schema)
             sink.write(rows, Epoch(uuid.uuid4().hex, 0))
             sink.close()
         return Result.affected(rows.num_rows)
-
-    # Indexes, EXPLAIN, VALIDATE
 
     def _create_index(self, statement: st.CreateIndex) -> str:
         entry = self._entry(statement.table.text)
@@ -227,10 +225,11 @@ class Executor:
         columns = ["severity", "message", "line", "column", "hint"]
         return Result.rows(
             columns,
-            [("warning" if e.code.startswith("warning") else "error", e.message, e.line, e.column, e.hint) for e in found],
+            [
+                ("warning" if e.code.startswith("warning") else "error", e.message, e.line, e.column, e.hint)
+                for e in found
+            ],
         )
-
-    # Targets
 
     def _entry(self, name: str) -> Entry:
         entry = self._context.catalog.find(name)
@@ -296,7 +295,7 @@ def _shaped_for(bound: BoundQuery, table: MemoryTable, statement: st.Insert) -> 
     names = [table.schema.column(name).name for name in statement.columns] or list(table.schema.names)
     if len(names) != len(bound.schema.names):
         raise ValidationError(
-            f"INSERT gives {len(bound.schema.names)} columns and table \"{table.name}\" takes {len(names)}",
+            f'INSERT gives {len(bound.schema.names)} columns and table "{table.name}" takes {len(names)}',
             detail=f"given: {', '.join(bound.schema.names)}; taken: {', '.join(names)}",
             text=statement.text,
         )

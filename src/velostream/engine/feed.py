@@ -39,7 +39,8 @@ class MemoryFeed:
 
     def delete(self, keys: Iterable[Any] | Mapping[str, Any]) -> None:
         """Say that keys are gone. Each is a mapping of the key columns; statements that keep the feed by key
-        remove the row, others take no notice."""
+        remove the row, others take no notice.
+        """
         if isinstance(keys, Mapping):
             keys = [keys]
         rows = list(keys)

@@ -1,8 +1,8 @@
 """One shared ingest per source: reads and decodes each range once, for every statement that follows it.
 
-The ingest is a loop of ours over Spark batch jobs, not a Spark streaming query: the position of each statement is stored in
-the same log record as its rows, so there is no checkpoint that could disagree with a table, statements may join at any time
-and catch up, and a range is read once for all that stand at the same position.
+The ingest is a loop of ours over Spark batch jobs, not a Spark streaming query: the position of each statement is stored
+in the same log record as its rows, so there is no checkpoint that could disagree with a table, statements may join at
+any time and catch up, and a range is read once for all that stand at the same position.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from velostream.engine.reading import read_range
+from velostream.engine.sift import is_row_error, sift
 from velostream.engine.status import State
 from velostream.errors import QueryError, SourceError, VelostreamError
 from velostream.model.retry import RetryPolicy
@@ -85,10 +86,15 @@ class Consumer(ABC):
     def run(self, batch: Batch) -> Outcome:
         """Transform the batch. Must not publish or commit anything; may be called again with the same batch."""
 
+    def probe(self, batch: Batch) -> object:
+        """Evaluate the batch without any effect; raises what `run` would."""
+        return self.run(batch)
+
     def intend(self, end: Offset, at: int) -> None:
         """The next batch will end there and read its tables at that number; called before it runs.
 
-        Consumers whose output leaves our log write it down, to repeat exactly that batch after a crash."""
+        Consumers whose output leaves our log write it down, to repeat exactly that batch after a crash.
+        """
 
     def intended(self) -> Intent | None:
         """A batch that was begun before a crash and must now be repeated as it was."""
@@ -121,7 +127,7 @@ class Ingest:
         self.schema = schema
         self._consumers: list[Consumer] = []
         self._lock = threading.RLock()
-        """Held for a cycle: source calls come from one thread at a time, attach and detach wait for the batch in hand."""
+        """Held for a cycle: source calls come from one thread at a time; attach and detach wait for the batch in hand."""
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -254,7 +260,7 @@ class Ingest:
     def _run_members(self, batch: Batch, members: list[Consumer]) -> list[tuple[Consumer, Outcome]]:
         def attempt(consumer: Consumer) -> Outcome | None:
             try:
-                return consumer.run(batch)
+                return self._run_or_sift(consumer, batch)
             except SourceError:
                 raise
             except VelostreamError as error:
@@ -267,6 +273,17 @@ class Ingest:
             with ThreadPoolExecutor(max_workers=_PARALLEL_STATEMENTS) as pool:
                 results = list(pool.map(attempt, members))
         return [(member, outcome) for member, outcome in zip(members, results, strict=True) if outcome is not None]
+
+    def _run_or_sift(self, consumer: Consumer, batch: Batch) -> Outcome:
+        try:
+            return consumer.run(batch)
+        except QueryError as error:
+            if not is_row_error(error):
+                raise
+        rest, guilty = sift(batch, consumer.probe)
+        outcome = consumer.run(rest)
+        letters = self.context.dead_letter_write(consumer.entry, self.source.spec.uri, guilty)
+        return replace(outcome, part=replace(outcome.part, writes=[*outcome.part.writes, letters]))
 
     def _commit(self, outcomes: list[tuple[Consumer, Outcome]], bad: list[BadRecord], end: Offset) -> None:
         outcomes = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
@@ -315,8 +332,3 @@ class Ingest:
                 consumer.became_ready()
         elif consumer.board.state is not State.LOADING:
             consumer.board.become(State.LOADING)
-
-
-def failed_query(entry: Entry, error: Exception) -> QueryError:
-    """A foreign exception as the query's own failure."""
-    return QueryError(f'query "{entry.name}" failed', detail=str(error).splitlines()[0] if str(error) else repr(error))

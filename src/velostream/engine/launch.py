@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velostream import plugins
 from velostream.engine.binding import GROUPS, Binder, BoundInput, BoundQuery
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.consumers import (
@@ -30,12 +30,11 @@ from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
 from velostream.engine.maintain.refresh import MaintenanceLoop, RefreshRunner
 from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS
-from velostream.engine.sourcing import SourceBook, memory_name
+from velostream.engine.sourcing import SourceBook, memory_name, open_sink
+from velostream.errors import present
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
-from velostream.plugins import Group
-from velostream.sinks.base import SinkSpec
 from velostream.sources.base import SourceSpec
 from velostream.sql.plan import MapPlan, RelationKind, Strategy
 from velostream.tables.memory.sequence import Part
@@ -57,21 +56,19 @@ class Launcher:
         self._ingests: dict[str, Ingest] = {}
         self._lock = threading.RLock()
 
-    # What a query reads
-
     def fold(self, bound: BoundInput) -> Entry:
         """The hidden table of a source that is no stream, made and started when it is the first to ask."""
-        assert bound.spec is not None
-        identity = bound.spec.identity()
+        spec = present(bound.spec)
+        identity = spec.identity()
         with self._lock:
             entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
             if entry is None:
                 schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), bound.schema.key)
-                entry = Entry.new(bound.spec.uri, kind=EntryKind.SOURCE, sql=identity, schema=schema)
+                entry = Entry.new(spec.uri, kind=EntryKind.SOURCE, sql=identity, schema=schema)
                 self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
                 self.context.catalog.add(entry)
             if entry.id not in self.runners:
-                source = self.book.open(bound.spec)
+                source = self.book.open(spec)
                 runner = FoldRunner(self.context, entry, source=source, schema=bound.schema)
                 self.runners[entry.id] = runner
                 runner.start()
@@ -98,7 +95,7 @@ class Launcher:
             with self._lock:
                 self._ingests = {key: one for key, one in self._ingests.items() if one is not ingest}
 
-    def wake(self, uri_part: str | None = None) -> None:
+    def wake(self) -> None:
         """A feed of ours has grown: look now instead of at the next poll."""
         for ingest in list(self._ingests.values()):
             ingest.wake()
@@ -106,19 +103,18 @@ class Launcher:
             if isinstance(runner, FoldRunner):
                 runner.wake()
 
-    # What runs a query
-
     def launch_view(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
         """Start what keeps a view up to date; gives the entries it reads."""
         strategy = bound.plan.strategy
         if strategy is Strategy.AGGREGATE:
             return self._launch_aggregate(entry, bound, options)
         if strategy is Strategy.MAP:
-            assert bound.plan.map is not None
             tables = self.attach_tables(bound)
 
             def consumer() -> Consumer:
-                made = TableConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+                made = TableConsumer(
+                    self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options)
+                )
                 made.target = entry
                 return made
 
@@ -142,14 +138,18 @@ class Launcher:
         spool = Spool(Path(spec.options["spool"]), durable=self.context.directory.durable)
         return self._launch_into_spool(entry, bound, options, spool)
 
-    def launch_insert(self, entry: Entry, bound: BoundQuery, options: Options, target: Entry | SourceRef) -> list[Entry]:
+    def launch_insert(
+        self, entry: Entry, bound: BoundQuery, given: tuple[OptionValue, ...], target: Entry | SourceRef
+    ) -> list[Entry]:
         """A continuous INSERT INTO a table, a memory feed or a sink."""
-        assert bound.plan.map is not None
+        options = query_options(given)
         tables = self.attach_tables(bound)
         if isinstance(target, Entry):
 
             def into_table() -> Consumer:
-                made = TableConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+                made = TableConsumer(
+                    self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options)
+                )
                 made.target = target
                 return made
 
@@ -158,13 +158,10 @@ class Launcher:
             spool = Spool(self.book.memory_folder(memory_name(target.uri)), durable=self.context.directory.durable)
             self._launch_into_spool(entry, bound, options, spool)
         else:
-            sink = plugins.load(Group.SINKS, target.kind)(
-                SinkSpec(target.kind, target.uri, {option.name: option.value for option in target.options})
-            )
-            sink.open(bound.schema)
+            sink = open_sink(target, given, bound.schema)
 
             def into_sink() -> Consumer:
-                made = SinkConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+                made = SinkConsumer(self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options))
                 made.sink = sink
                 return made
 
@@ -173,13 +170,12 @@ class Launcher:
 
     def push(self, bound: BoundQuery, options: Options) -> Iterator[pa.Table]:
         """Rows of a stream as they come, for as long as the iterator is used."""
-        assert bound.plan.map is not None
         entry = Entry.new("select", kind=EntryKind.INSERT, sql="")
         tables = self.attach_tables(bound)
         arrived: queue.Queue[pa.Table] = queue.Queue(maxsize=16)
 
         def consumer() -> Consumer:
-            made = _QueueConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+            made = _QueueConsumer(self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options))
             made.arrived = arrived
             return made
 
@@ -207,16 +203,14 @@ class Launcher:
         self.loop.close()
 
     def _launch_aggregate(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
-        aggregate = bound.plan.aggregate
-        assert aggregate is not None
-        assert bound.feed_schema is not None
-        assert bound.groups_schema is not None
+        aggregate = present(bound.plan.aggregate)
+        feed_schema, groups_schema = present(bound.feed_schema), present(bound.groups_schema)
         tables = self.attach_tables(bound)
-        holder = entry if bound.final is None else self._groups_entry(entry, bound.groups_schema, bound, tables)
+        holder = entry if bound.final is None else self._groups_entry(entry, groups_schema, bound, tables)
         feed = FeedFolder(self.context.directory.folder("feeds") / holder.id)
 
         def consumer() -> Consumer:
-            made = FeedConsumer(self.context, holder, **self._consumer_parts(bound, aggregate.feed, tables, options))
+            made = FeedConsumer(self.context, holder, **self._parts(bound, aggregate.feed, tables, options))
             made.feed = feed
             made.recover()
             return made
@@ -226,7 +220,7 @@ class Launcher:
             self.context,
             holder,
             plan=aggregate,
-            feed_schema=bound.feed_schema,
+            feed_schema=feed_schema,
             feed=feed,
             feeding=self._ingest_runner(holder, bound, consumer),
             checkpoint=Path(checkpoint) if checkpoint else self.context.directory.folder("checkpoints") / holder.id,
@@ -247,11 +241,10 @@ class Launcher:
         return found
 
     def _launch_into_spool(self, entry: Entry, bound: BoundQuery, options: Options, spool: Spool) -> list[Entry]:
-        assert bound.plan.map is not None
         tables = self.attach_tables(bound)
 
         def consumer() -> Consumer:
-            made = SpoolConsumer(self.context, entry, **self._consumer_parts(bound, bound.plan.map, tables, options))
+            made = SpoolConsumer(self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options))
             made.spool = spool
             made.on_publish = self.wake
             made.recover()
@@ -264,31 +257,25 @@ class Launcher:
         self.runners[runner.entry.id] = runner
         runner.start()
 
-    def _ingest_runner(self, entry: Entry, bound: BoundQuery, consumer: object) -> IngestRunner:
-        driving = bound.driving
-        assert driving is not None
-        assert driving.spec is not None
-        spec, schema = driving.spec, driving.schema
+    def _ingest_runner(self, entry: Entry, bound: BoundQuery, consumer: Callable[[], Consumer]) -> IngestRunner:
+        spec, schema = bound.driving_source
         return IngestRunner(
             self.context,
             entry,
             ingest=lambda: self.ingest(spec, schema),
-            consumer=consumer,  # type: ignore[arg-type]
+            consumer=consumer,
             release=self.release,
         )
 
-    def _consumer_parts(
-        self, bound: BoundQuery, plan: MapPlan | None, tables: Mapping[str, Entry], options: Options
-    ) -> dict[str, object]:
-        driving = bound.driving
-        assert driving is not None
-        assert driving.spec is not None
+    def _parts(self, bound: BoundQuery, plan: MapPlan, tables: Mapping[str, Entry], options: Options) -> dict[str, Any]:
+        spec, _ = bound.driving_source
         boards = [self.context.board(entry) for entry in tables.values()]
         return {
             "gate": Gate(boards, gate_policy(options)),
-            "start": self.book.open(driving.spec).initial_offset(),
+            "start": self.book.open(spec).initial_offset(),
             "plan": plan,
             "tables": tables,
+            "names": bound.names,
         }
 
     @staticmethod
@@ -309,11 +296,9 @@ class _QueueConsumer(TransformingConsumer):
 
     def _give(self, rows: pa.Table) -> None:
         while rows.num_rows and not self.dead and not self.context.closing.is_set():
-            try:
+            with suppress(queue.Full):
                 self.arrived.put(rows, timeout=0.2)
                 return
-            except queue.Full:
-                continue
 
 
 def query_options(options: tuple[OptionValue, ...]) -> Options:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS
+from velostream.engine.sourcing import reference_of
+from velostream.errors import present
 from velostream.sources.base import SourceSpec
-from velostream.sql.parse import parse_source, parse_statement
+from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Relation, RelationKind
 from velostream.sql.statements import Create, OptionValue, SourceRef
 
@@ -66,18 +68,14 @@ class Lens:
 
     def stream_spec(self, entry: Entry) -> SourceSpec:
         """The source behind a stream of the catalog, declared or derived."""
-        statement = parse_statement(entry.sql)
-        assert isinstance(statement, Create)
+        statement = definition_of(entry)
         if statement.query is not None:
-            assert entry.schema is not None
-            return self._book.stream_spec(entry.id, entry.schema)
+            return self._book.stream_spec(entry.id, present(entry.schema))
         uri = next(option.value for option in statement.options if option.name == "source")
-        reference = parse_source(uri)
-        return self._book.spec(reference, (*statement.options, *reference.options), columns=statement.columns)
+        return self._book.spec(reference_of(uri), statement.options, columns=statement.columns)
 
     def _stream(self, entry: Entry) -> Relation:
-        statement = parse_statement(entry.sql)
-        if isinstance(statement, Create) and statement.query is not None:
+        if definition_of(entry).query is not None:
             return Relation(entry.name, RelationKind.STREAM, entry.schema, reason="a stream derived by a query")
         return self._relation_of(entry.name, self.stream_spec(entry))
 
@@ -88,6 +86,12 @@ class Lens:
         if schema is not None:
             self.found[spec.identity()] = schema
         return Relation(name, kind, schema, reason=reason)
+
+
+def definition_of(entry: Entry) -> Create:
+    """The CREATE statement of an entry."""
+    statement = parse_statement(entry.sql)
+    return present(statement if isinstance(statement, Create) else None)
 
 
 def _kind_of(source: Source) -> tuple[RelationKind, str]:

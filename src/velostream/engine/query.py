@@ -1,8 +1,8 @@
 """How rows move: a running query, and the stateless transformation of one batch.
 
 Every continuous statement is a `Runner`. What kind depends on the plan's strategy: `map` and the feed of an `aggregate`
-are consumers of a shared ingest (ingest.py), views over tables belong to the maintenance loop (maintain/), sources that are
-tables are folded (maintain/fold.py). All of them commit through the connection's one commit sequence.
+are consumers of a shared ingest (ingest.py), views over tables belong to the maintenance loop (maintain/refresh.py),
+sources that are tables are folded (maintain/fold.py). All of them commit through the connection's one commit sequence.
 """
 
 from __future__ import annotations
@@ -74,8 +74,5 @@ class BatchTransformation:
                 for lookup in plan.stages.lookups
             }
             return run_stages(session, batch, plan.stages, replicas=replicas, schemas=schemas)
-        frames = {
-            relation: self._context.frame(session, entry, at=at)
-            for relation, entry in self._tables.items()
-        }
+        frames = {relation: self._context.frame(session, entry, at=at) for relation, entry in self._tables.items()}
         return run_sql(session, plan.sql, frames | {plan.driving: batch})

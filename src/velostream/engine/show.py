@@ -22,7 +22,7 @@ _SECRET = re.compile(r"password|secret|token|key\b|signature", re.IGNORECASE)
 
 
 class Shower:
-    """Answers SHOW … and DESCRIBE …"""
+    """Answers SHOW and DESCRIBE."""
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
@@ -52,15 +52,25 @@ class Shower:
         match what:
             case ShowKind.TABLES:
                 return ["name", "kind", "rows", "state"], [
-                    (e.name, e.kind.value, self.status(e).rows, self.status(e).state.value) for e in visible if e.is_table
+                    (e.name, e.kind.value, self.status(e).rows, self.status(e).state.value)
+                    for e in visible
+                    if e.is_table
                 ]
             case ShowKind.STREAMS:
                 return ["name", "state", "statement"], [
-                    (e.name, self._context.board(e).state.value, _public(e.sql)) for e in visible if e.kind is EntryKind.STREAM
+                    (e.name, self._context.board(e).state.value, _public(e.sql))
+                    for e in visible
+                    if e.kind is EntryKind.STREAM
                 ]
             case ShowKind.QUERIES:
                 return ["name", "kind", "state", "reason", "statement"], [
-                    (e.name, e.kind.value, self._context.board(e).state.value, self._context.board(e).status.reason, _public(e.sql))
+                    (
+                        e.name,
+                        e.kind.value,
+                        self._context.board(e).state.value,
+                        self._context.board(e).status.reason,
+                        _public(e.sql),
+                    )
                     for e in visible
                     if e.is_query
                 ]
@@ -82,7 +92,19 @@ class Shower:
     def _board_rows(self, what: ShowKind, entries: list[Entry]) -> tuple[list[str], list[tuple[Any, ...]]]:
         statuses = [self.status(entry) for entry in entries]
         if what is ShowKind.STATUS:
-            columns = ["name", "kind", "state", "reason", "since", "rows", "version", "error", "attempts", "next_retry_at", "warnings"]
+            columns = [
+                "name",
+                "kind",
+                "state",
+                "reason",
+                "since",
+                "rows",
+                "version",
+                "error",
+                "attempts",
+                "next_retry_at",
+                "warnings",
+            ]
             return columns, [
                 (
                     s.name,
@@ -102,12 +124,15 @@ class Shower:
         if what is ShowKind.PROGRESS:
             columns = ["name", "state", "rows", "rows_per_second", "percent", "eta", "lag_rows", "lag_seconds"]
             return columns, [
-                (s.name, s.state.value, s.rows, s.rows_per_second, s.percent, s.eta, s.lag_rows, s.lag_seconds) for s in statuses
+                (s.name, s.state.value, s.rows, s.rows_per_second, s.percent, s.eta, s.lag_rows, s.lag_seconds)
+                for s in statuses
             ]
         rows: list[tuple[Any, ...]] = []
         for entry in entries:
             if entry.is_table and entry.schema is not None:
-                rows += [(entry.name, metric, str(value)) for metric, value in self._context.table(entry.id).stats().items()]
+                rows += [
+                    (entry.name, metric, str(value)) for metric, value in self._context.table(entry.id).stats().items()
+                ]
         return ["name", "metric", "value"], rows
 
     @staticmethod
@@ -121,7 +146,10 @@ class Shower:
         statement = parse_statement(entry.sql)
         options = getattr(statement, "options", ())
         rows: list[tuple[Any, ...]] = [("kind", entry.kind.value), ("created_at", entry.created_at)]
-        rows += [(option.name, "***" if _SECRET.search(option.name) and option.name != "key" else option.value) for option in options]
+        rows += [
+            (option.name, "***" if _SECRET.search(option.name) and option.name != "key" else option.value)
+            for option in options
+        ]
         if isinstance(statement, Create):
             rows.append(("statement", _public(entry.sql)))
         return ["property", "value"], rows
@@ -131,7 +159,8 @@ class Shower:
         columns = ["name", "source", "position", "reason", "raw", "at"]
         chosen = [row for row in rows if name is None or row["name"].lower() == name.lower()]
         return columns, [
-            tuple(row["at"].replace(tzinfo=None) if column == "at" else row[column] for column in columns) for row in chosen
+            tuple(row["at"].replace(tzinfo=None) if column == "at" else row[column] for column in columns)
+            for row in chosen
         ]
 
     def _find(self, name: str) -> Entry:

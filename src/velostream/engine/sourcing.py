@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -15,11 +14,13 @@ from velostream.errors import NotFoundError
 from velostream.model.options import expand_environment
 from velostream.model.schema import Schema
 from velostream.plugins import Group
+from velostream.sinks.base import SinkSpec
 from velostream.sources.base import Source, SourceSpec
-from velostream.sql.parse import parse_columns
+from velostream.sql.sources import source_of, uri_parameters
 
 if TYPE_CHECKING:
     from velostream.engine.directory import StateDirectory
+    from velostream.sinks.base import Sink
     from velostream.sql.statements import OptionValue, SourceRef
 
 _INTERNAL = ("spool",)
@@ -37,17 +38,17 @@ class SourceBook:
         """The options a statement may give to a source of that kind."""
         return [option.name for option in _source_class(kind).options if option.name not in _INTERNAL]
 
-    def spec(self, reference: SourceRef, options: Iterable[OptionValue], *, columns: Schema | None = None) -> SourceSpec:
+    def spec(
+        self, reference: SourceRef, options: Iterable[OptionValue], *, columns: Schema | None = None
+    ) -> SourceSpec:
         """The spec of a reference; of the given options those are taken that its kind knows, the nearer one wins."""
         known = _source_class(reference.kind).options
-        values = {o.name: o.value for o in options if any(option.covers(o.name) for option in known)}
-        declared = columns
-        if declared is None and "record.schema" in values:
-            declared = parse_columns(values["record.schema"])
-        values.pop("record.schema", None)
+        address, parameters = uri_parameters(reference.uri)
+        taken = (o for o in options if any(option.covers(o.name) for option in known))
+        values = {o.name: o.value for o in (*parameters, *taken)}
         if reference.kind == "memory":
-            values["spool"] = str(self.memory_folder(memory_name(reference.uri)))
-        return SourceSpec(reference.kind, expand_environment(reference.uri), values, declared)
+            values["spool"] = str(self.memory_folder(memory_name(address)))
+        return SourceSpec(reference.kind, expand_environment(address), values, columns)
 
     def open(self, spec: SourceSpec) -> Source:
         with self._lock:
@@ -71,8 +72,26 @@ def memory_name(uri: str) -> str:
     return re.sub(r"^memory:(//)?", "", uri).split("?", 1)[0].strip("/")
 
 
-def with_options(spec: SourceSpec, **options: str) -> SourceSpec:
-    return replace(spec, options={**spec.options, **options})
+def open_sink(reference: SourceRef, options: Iterable[OptionValue], schema: Schema) -> Sink:
+    """The sink a target URI stands for, checked against the rows it will get."""
+    try:
+        kind = plugins.load(Group.SINKS, reference.kind)
+    except NotFoundError as error:
+        known = ", ".join(plugins.names(Group.SINKS))
+        raise NotFoundError(
+            f'sink kind "{reference.kind}" is not installed', detail=f"known kinds: {known}", code="unknown-sink"
+        ) from error
+    address, parameters = uri_parameters(reference.uri)
+    taken = (o for o in options if any(option.covers(o.name) for option in kind.options))
+    values = {o.name: o.value for o in (*parameters, *taken, *reference.options)}
+    sink: Sink = kind(SinkSpec(reference.kind, expand_environment(address), values))
+    sink.open(schema)
+    return sink
+
+
+def reference_of(uri: str) -> SourceRef:
+    """The source that a URI given as an option stands for."""
+    return source_of(uri, relation="source_0")
 
 
 def _source_class(kind: str) -> Any:
@@ -81,5 +100,8 @@ def _source_class(kind: str) -> Any:
     except NotFoundError as error:
         known = ", ".join(plugins.names(Group.SOURCES))
         raise NotFoundError(
-            f'source kind "{kind}" is not installed', detail=f"known kinds: {known}", hint=error.hint, code="unknown-source"
+            f'source kind "{kind}" is not installed',
+            detail=f"known kinds: {known}",
+            hint=error.hint,
+            code="unknown-source",
         ) from error

@@ -1,10 +1,10 @@
 """Strategy `aggregate`: GROUP BY over a stream, kept in Spark's own state.
 
-The stateless part (projection, filter, lookups) is a consumer of the ingest and leaves its rows as Parquet files in the query's
-feed folder; a Spark structured-streaming query reads that folder, keeps the groups in its state store and gives changed
-groups to the table. Because the enriched rows are stored before state sees them, a replayed batch feeds state with the same
-rows whatever has happened to the joined tables since. The table's epoch is Spark's batch id: a replayed batch is executed in
-full, as Spark's state demands, and its rows are discarded.
+The stateless part (projection, filter, lookups) is a consumer of the ingest and leaves its rows as Parquet files in the
+query's feed folder; a Spark structured-streaming query reads that folder, keeps the groups in its state store and gives
+changed groups to the table. Because the enriched rows are stored before state sees them, a replayed batch feeds state
+with the same rows whatever has happened to the joined tables since. The table's epoch is Spark's batch id: a replayed
+batch is executed in full, as Spark's state demands, and its rows are discarded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.query import Runner
 from velostream.engine.relations import arrow_result, query_error, run_sql, spark_schema
 from velostream.engine.status import State
-from velostream.errors import StateError, VelostreamError
+from velostream.errors import StateError, VelostreamError, present
 from velostream.model.change import Epoch, Mode, Write
 from velostream.tables.memory.sequence import Part
 
@@ -157,8 +157,7 @@ class AggregateRunner(Runner):
     @property
     def feeding_consumer(self) -> FeedConsumer:
         consumer = self._feeding.consumer
-        assert isinstance(consumer, FeedConsumer)
-        return consumer
+        return present(consumer if isinstance(consumer, FeedConsumer) else None)
 
     def _run(self) -> None:
         try:

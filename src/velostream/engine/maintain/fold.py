@@ -1,7 +1,7 @@
 """A source that is a table: read, then kept up to date by difference in a table of its own.
 
-Sources that emit upserts or changes, and bounded sources that meet a live input, are folded here once for all statements that
-name them; what is built on them is then a view over a table.
+Sources that emit upserts or changes, and bounded sources that meet a live input, are folded here once for all
+statements that name them; what is built on them is then a view over a table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Strategy `refresh`: run the SELECT over snapshots, commit the difference; and the loop that does so.
 
-Views over tables have no streaming query and no checkpoint: their position is the versions of their inputs, stored with
-the rows. One loop keeps them all up to date in waves: it takes the newest commit number, brings every view whose inputs have
-moved to the state of that number, inputs before readers. So all paths of a diamond reflect the same version of their
-common ancestor, however fast that one changes.
+Views over tables have no streaming query and no checkpoint: their position is the versions of their inputs, stored
+with the rows. One loop keeps them all up to date in waves: it takes the newest commit number, brings every view whose
+inputs have moved to the state of that number, inputs before readers. So all paths of a diamond reflect the same version
+of their common ancestor, however fast that one changes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RefreshRunner(Runner):
 
     def is_stale(self, at: Mapping[str, int]) -> bool:
         """Whether an input has moved since the committed content, or a failed attempt, was computed."""
-        return self.reflects != at and self._failed_at != at
+        return at not in (self.reflects, self._failed_at)
 
     def refresh(self, at: Mapping[str, int], numbers: Mapping[str, int | None]) -> None:
         """Bring the view to the given versions of its inputs; the loop calls this."""
