@@ -46,6 +46,19 @@ class Journal:
         self.removed_ends = GrowableIntegers(np.array([0], dtype=np.int64))
         self.removed = GrowableIntegers()
 
+    @classmethod
+    def of(cls, added: Integers, removed: Integers, *, floor: int, version: int) -> Journal:
+        """The entries after `floor`, from what each row says of its commits. Rows stand in the order they came."""
+        journal = cls(version=version, first_row=int(np.searchsorted(added, floor, side="right")))
+        gone = np.flatnonzero((removed > floor) & (removed != ALIVE))
+        gone = gone[np.argsort(removed[gone], kind="stable")]
+        numbers = np.union1d(added[added > floor], removed[gone])
+        journal.removed.extend(gone)
+        journal.row_ends.extend(np.searchsorted(added, numbers, side="right"))
+        journal.removed_ends.extend(np.searchsorted(removed[gone], numbers, side="right"))
+        journal.sequences.extend(numbers)
+        return journal
+
     def append(self, sequence: int, *, row_end: int, removed: Integers) -> None:
         self.removed.extend(removed)
         self.row_ends.append(row_end)
@@ -101,6 +114,18 @@ class RowIds:
         return length - len(self._renumbered) + self._next_id
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Rows and history of a generation at one moment, taken by the writer. Later commits may still mark rows as removed,
+    with their own, later numbers."""
+
+    chunks: Chunks
+    ids: RowIds
+    added: Integers
+    removed: Integers
+    next_row_id: int
+
+
 class Generation:
     """One numbering of a table's rows. Written by one thread at a time; read by any.
 
@@ -123,6 +148,44 @@ class Generation:
         self.length = 0
         self.alive = 0
 
+    @classmethod
+    def restored(
+        cls,
+        schema: pa.Schema,
+        key: Sequence[str],
+        *,
+        rows: Sequence[pa.RecordBatch],
+        renumbered: Integers,
+        next_id: int,
+        added: Integers,
+        removed: Integers,
+        removals: Sequence[tuple[int, Integers]],
+        floor: int,
+        floor_version: int,
+    ) -> Generation:
+        """A generation out of all its rows and the numbers of their commits, in one go.
+
+        `renumbered` and `next_id` are as in `RowIds`; `removals` are rows removed, by id, with the number of the commit.
+        """
+        generation = cls(schema, key, floor=floor, version=floor_version)
+        in_order = len(renumbered) == next_id and (not next_id or int(renumbered[-1]) == next_id - 1)
+        generation.ids = RowIds() if in_order else RowIds(renumbered, next_id=next_id)
+        if removals:
+            ids = np.concatenate([ids for _, ids in removals])
+            numbers = np.repeat([number for number, _ in removals], [len(ids) for _, ids in removals])
+            removed[generation.ids.positions(ids)] = numbers
+        generation.length = len(added)
+        generation.alive = int(np.count_nonzero(removed == ALIVE))
+        generation.added = GrowableIntegers(added)
+        generation.removed = GrowableIntegers(removed)
+        generation.journal = Journal.of(added, removed, floor=floor, version=floor_version)
+        if rows:
+            whole = pa.Table.from_batches(rows, schema)
+            generation.chunks = generation.chunks.appended(whole)
+            if generation.keys is not None:
+                generation.keys.add_history(key_values(whole, generation.key), 0)
+        return generation
+
     def apply(self, sequence: int, delta: Delta) -> None:
         """Add and remove the rows of a commit. Not seen by readers before the sequence number is published."""
         start = self.length
@@ -144,6 +207,12 @@ class Generation:
             index.add(key_values(delta.rows, columns), start)
         if self.content is not None:
             self.content.add(row_hashes(delta.rows).tolist(), start)
+
+    def contents(self) -> Contents:
+        """What there is now, for writing it down while commits go on. Call it as the writer."""
+        return Contents(
+            self.chunks, self.ids, self.added.values(), self.removed.values(), self.ids.next_id(self.length)
+        )
 
     def alive_positions(self) -> Integers:
         """Positions of the rows of the newest commit, published or not."""

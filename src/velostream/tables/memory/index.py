@@ -35,6 +35,11 @@ class KeyIndex:
     def add_history(self, keys: Sequence[Hashable], start: int) -> None:
         """Like `add` for rows of several commits at once, in which a key may come again."""
         newest, previous = self.newest, self.previous
+        if not newest:
+            self.newest = dict(zip(keys, range(start, start + len(keys)), strict=True))
+            if len(self.newest) == len(keys):
+                return
+            self.newest = newest
         for position, key in enumerate(keys, start):
             older = newest.get(key)
             if older is not None:

@@ -11,16 +11,19 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from velostream.errors import ClosedError, NotFoundError, StateError
 from velostream.model.change import Epoch, JsonValue, Write
 from velostream.model.schema import Schema
+from velostream.tables.memory.files import DurableFile, SystemFile
 from velostream.tables.memory.generation import Delta
+from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
+from velostream.tables.memory.store import DurableStore
 from velostream.tables.memory.table import MemoryTable
 
 _log = logging.getLogger(__name__)
@@ -90,8 +93,9 @@ class Pin:
 class CommitSequence:
     """The tables of one connection and the order of their commits. Every method may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: DurableStore | None = None) -> None:
         """Use `CommitSequence.open`."""
+        self._store = store
         self._published = 0
         self._tables: dict[str, MemoryTable] = {}
         self._writers: dict[str, WriterState] = {}
@@ -102,12 +106,35 @@ class CommitSequence:
         self._listeners: tuple[Callable[[Commit], None], ...] = ()
         self._unheard: deque[Commit] = deque()
         self._telling = threading.Lock()
+        self._writing_base = threading.Lock()
         self._closed = False
 
     @classmethod
-    def open(cls, directory: Path | None) -> CommitSequence:
-        """The sequence kept in a directory, with all that was committed; without a directory nothing is kept."""
-        return cls()
+    def open(
+        cls, directory: Path | None, *, open_file: Callable[[Path], DurableFile] = SystemFile
+    ) -> CommitSequence:
+        """The sequence kept in a directory, with all that was committed; without a directory nothing is kept.
+
+        Two sequences on one directory would ruin it: whoever opens it sees to it that there is one.
+        """
+        if directory is None:
+            return cls()
+        store, recovered = DurableStore.open(directory, open_file=open_file)
+        sequence = cls(store)
+        sequence._published = recovered.sequence
+        sequence._writers = {name: WriterState(**state) for name, state in recovered.writers.items()}
+        sequence._tables = {
+            table.id: MemoryTable(
+                sequence,
+                table.id,
+                name=table.name,
+                schema=table.schema,
+                options=table.options,
+                generation=table.generation(),
+            )
+            for table in recovered.tables.values()
+        }
+        return sequence
 
     @property
     def sequence(self) -> int:
@@ -121,7 +148,7 @@ class CommitSequence:
         with self.exclusive():
             known = self._tables.get(table_id)
             if known is not None:
-                if known.schema != schema:
+                if known.schema.to_json() != schema.to_json():
                     raise StateError(
                         f'table "{name}" is stored with other columns',
                         detail=f"stored: {_shown(known.schema)}; wanted: {_shown(schema)}",
@@ -130,7 +157,10 @@ class CommitSequence:
                     )
                 return known
             table = MemoryTable(self, table_id, name=name, schema=schema, options=options or {})
+            self._note("create", table=table_id, name=name, schema=schema.to_json(), options=table.given_options)
             self._tables = {**self._tables, table_id: table}
+            for columns in table.declared_indexes:
+                self.create_index(table, columns)
             return table
 
     def table(self, table_id: str) -> MemoryTable:
@@ -146,11 +176,13 @@ class CommitSequence:
         """Forget a table, durably; snapshots taken of it stay readable."""
         with self.exclusive():
             self.table(table_id)
+            self._note("drop", table=table_id)
             self._tables = {known: table for known, table in self._tables.items() if known != table_id}
 
     def create_index(self, table: MemoryTable, columns: tuple[str, ...]) -> None:
         with self.exclusive():
             if columns not in table.indexes:
+                self._note("index", table=table.id, columns=list(columns))
                 table.add_index(columns)
 
     def commit(self, *parts: Part) -> Commit:
@@ -165,9 +197,12 @@ class CommitSequence:
             if not deltas and not writers:
                 return Commit(self._published, {})
             number = self._published + 1
+            writers = {name: replace(state, sequence=number) for name, state in writers.items()}
+            if self._store is not None:
+                self._store.append_commit(number, self._with_ids(deltas), writers)
             for table_id, delta in deltas.items():
                 self._tables[table_id].apply(number, delta)
-            self._writers = {**self._writers, **{name: state(number) for name, state in writers.items()}}
+            self._writers = {**self._writers, **writers}
             self._published = number
             changed = {
                 table_id: Changed(delta.rows.num_rows, len(delta.removed)) for table_id, delta in deltas.items()
@@ -188,6 +223,9 @@ class CommitSequence:
     def forget_writer(self, name: str) -> None:
         """Drop a writer's epoch and position, durably. Its next epoch may have any number."""
         with self.exclusive():
+            if name not in self._writers:
+                return
+            self._note("forget", writer=name)
             self._writers = {known: state for known, state in self._writers.items() if known != name}
 
     @contextmanager
@@ -204,6 +242,7 @@ class CommitSequence:
                 outermost = self._depth == 0
         if outermost:
             self._tell()
+            self._write_base_if_due()
 
     def pin(self, sequence: int | None = None) -> Pin:
         """Keep versions at or after a number (the present one) readable. Does not wait for a commit under way."""
@@ -234,22 +273,41 @@ class CommitSequence:
 
     def close(self) -> None:
         """End it. Snapshots stay readable; every further commit is refused."""
-        with self._lock:
+        with self._writing_base, self._lock:
             self._closed = True
+            if self._store is not None:
+                self._store.close()
 
-    def _without_repeats(
-        self, parts: Sequence[Part]
-    ) -> tuple[list[Part], dict[str, Callable[[int], WriterState]]]:
+    def write_base(self) -> None:
+        """Write the state of all tables down, so that recovery needs no log from before. Commits go on meanwhile."""
+        store = self._store
+        if store is None:
+            return
+        with self._writing_base:
+            with self.exclusive():
+                tables = [table.to_write(self._floor(table.id)) for table in self._tables.values()]
+                draft = store.begin_base(self._published, self._writers)
+            store.finish_base(draft, tables)
+
+    def _write_base_if_due(self) -> None:
+        """The commit that noticed is done, so a base that can't be written now only waits until the log has grown."""
+        if self._store is None or not self._store.wants_base or self._writing_base.locked():
+            return
+        try:
+            self.write_base()
+        except OSError as error:
+            _log.warning("the base of the commit log could not be written: %s", error)
+
+    def _without_repeats(self, parts: Sequence[Part]) -> tuple[list[Part], dict[str, WriterState]]:
         fresh: list[Part] = []
-        last: dict[str, int] = {name: state.epoch for name, state in self._writers.items()}
-        writers: dict[str, Callable[[int], WriterState]] = {}
+        writers: dict[str, WriterState] = {}
         for part in parts:
             epoch = part.epoch
             if epoch is not None:
-                if epoch.number <= last.get(epoch.writer, epoch.number - 1):
+                last = writers.get(epoch.writer) or self._writers.get(epoch.writer)
+                if last is not None and epoch.number <= last.epoch:
                     continue
-                last[epoch.writer] = epoch.number
-                writers[epoch.writer] = _state_of(part, epoch)
+                writers[epoch.writer] = WriterState(epoch.number, part.position, dict(part.reads), self._published)
             fresh.append(part)
         return fresh, writers
 
@@ -265,6 +323,13 @@ class CommitSequence:
                 stage.apply(write)
         deltas = {table_id: stage.finish() for table_id, stage in stages.items()}
         return {table_id: delta for table_id, delta in deltas.items() if delta}
+
+    def _with_ids(self, deltas: Mapping[str, Delta]) -> dict[str, tuple[Delta, Integers]]:
+        return {table_id: (delta, self._tables[table_id].ids_of(delta.removed)) for table_id, delta in deltas.items()}
+
+    def _note(self, kind: str, **header: object) -> None:
+        if self._store is not None:
+            self._store.append(kind, header)
 
     def _floor(self, table_id: str) -> int:
         """The oldest number at which somebody may still read a table."""
@@ -294,10 +359,6 @@ class CommitSequence:
                             _log.exception("a listener of commits failed")
             finally:
                 self._telling.release()
-
-
-def _state_of(part: Part, epoch: Epoch) -> Callable[[int], WriterState]:
-    return lambda sequence: WriterState(epoch.number, part.position, dict(part.reads), sequence)
 
 
 def _shown(schema: Schema) -> str:

@@ -13,10 +13,12 @@ from velostream.model.schema import Schema
 from velostream.tables.base import KeyValue, Row, Table, TableCapabilities
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.generation import Delta, Generation
+from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.index import PositionIndex
 from velostream.tables.memory.keys import key_normaliser
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
+from velostream.tables.memory.store import TableToWrite
 
 if TYPE_CHECKING:
     from velostream.tables.memory.sequence import CommitSequence
@@ -46,17 +48,25 @@ class MemoryTable(Table):
     )
 
     def __init__(
-        self, sequence: CommitSequence, table_id: str, *, name: str, schema: Schema, options: Mapping[str, str]
+        self,
+        sequence: CommitSequence,
+        table_id: str,
+        *,
+        name: str,
+        schema: Schema,
+        options: Mapping[str, str],
+        generation: Generation | None = None,
     ) -> None:
-        """Called by `CommitSequence.create_table` only."""
-        Options(options, self.options)
+        """Called by the commit sequence only; `generation` is what it has recovered."""
+        checked = Options(options, self.options)
         self.id = table_id
         self.name = name
         self.schema = schema
         self.given_options = dict(options)
         self.key_normaliser = key_normaliser([schema.column(name).type for name in schema.key]) if schema.key else None
+        self.declared_indexes = _index_columns(checked.text("index") or "", schema)
         self._sequence = sequence
-        self._generation = Generation(stored_schema(schema), schema.key)
+        self._generation = Generation(stored_schema(schema), schema.key) if generation is None else generation
         self._newest: MemorySnapshot | None = None
 
     @property
@@ -144,6 +154,26 @@ class MemoryTable(Table):
         """For the commit sequence, under its lock, once the commit is in the log."""
         self._generation.apply(sequence, delta)
 
+    def ids_of(self, positions: Integers) -> Integers:
+        """Names of rows that the log can use. For the commit sequence, under its lock."""
+        return self._generation.ids.of_positions(positions)
+
+    def to_write(self, floor: int) -> TableToWrite:
+        """What a base says of this table. For the commit sequence, under its lock."""
+        generation = self._generation
+        floor = max(floor, generation.floor)
+        return TableToWrite(
+            id=self.id,
+            name=self.name,
+            schema=self.schema.to_json(),
+            options=self.given_options,
+            indexes=[list(columns) for columns in generation.secondary],
+            version=self.version,
+            floor=floor,
+            floor_version=generation.journal.version_at(floor),
+            contents=generation.contents(),
+        )
+
     def add_index(self, columns: tuple[str, ...]) -> None:
         """For the commit sequence, under its lock."""
         self._generation.index_on(columns)
@@ -158,3 +188,9 @@ class MemoryTable(Table):
 
     def close(self) -> None:
         """Nothing is held beyond what the commit sequence holds."""
+
+
+def _index_columns(text: str, schema: Schema) -> list[tuple[str, ...]]:
+    """`a,b;c` is an index on a and b, and one on c."""
+    indexes = [[name.strip() for name in part.split(",")] for part in text.split(";") if part.strip()]
+    return [tuple(schema.column(name).name for name in names) for names in indexes]
