@@ -39,6 +39,8 @@ class Relation:
     rows: int | None = None
     reason: str = ""
     """Why it is a stream or a table, for EXPLAIN."""
+    option_names: tuple[str, ...] = ()
+    """Options that `FROM name WITH (…)` takes beside those of queries."""
 
 
 class Catalog(Protocol):
@@ -140,6 +142,9 @@ class AggregatePlan:
     final: str | None = None
     """Spark SQL over `groups` for what is not bare (HAVING, ORDER BY, unselected group columns); None when `sql`
     already gives the table's rows."""
+    final_inputs: tuple[str, ...] = ()
+    """Relation names of the tables that `final` reads beside `groups` (a subquery in HAVING); a change of theirs
+    changes the result."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,8 @@ class QueryPlan:
     emit: Emit = Emit.CHANGES
     ordered: bool = False
     """The outermost query has an ORDER BY, so a pull query's order of rows matters."""
+    limit: int | None = None
+    """A pull query over a stream ends after so many rows. The LIMIT is not part of the SQL texts then."""
     warnings: tuple[SqlError, ...] = field(default=())
 
 

@@ -1,0 +1,187 @@
+"""What EXPLAIN and VALIDATE say of a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from velostream.errors import ResolveError, SqlError, did_you_mean
+from velostream.sql.plan import AggregatePlan, Catalog, Input, Lookup, MapPlan, PassthroughPlan, QueryPlan, RelationKind
+from velostream.sql.planner import plan_query
+from velostream.sql.pointing import pointer
+from velostream.sql.statements import (
+    Create,
+    Delete,
+    Explain,
+    Insert,
+    Name,
+    ObjectKind,
+    OptionValue,
+    Query,
+    Select,
+    Statement,
+    Update,
+    Validate,
+)
+
+
+def explain_rows(plan: QueryPlan, *, extended: bool) -> list[tuple[str, str]]:
+    """The plan as rows of property and value; `extended` adds the SQL texts that run."""
+    rows = [("strategy", str(plan.strategy)), ("why", plan.reason)]
+    rows += [_input_row(entry) for entry in plan.inputs]
+    inputs = {entry.relation: entry for entry in plan.inputs}
+    if plan.map is not None:
+        rows += _map_rows(plan.map, inputs)
+    if plan.aggregate is not None:
+        rows += _aggregate_rows(plan.aggregate, inputs)
+    if plan.passthrough is not None:
+        rows += _passthrough_rows(plan.passthrough)
+    rows.append(("key", ", ".join(plan.key) or "none: a bag of rows"))
+    rows.append(("state", _state(plan)))
+    rows.append(("emit", str(plan.emit)))
+    if plan.limit is not None:
+        rows.append(("limit", f"ends after {plan.limit} rows"))
+    rows += [("warning", f"{warning.message}; {warning.hint}") for warning in plan.warnings]
+    if extended:
+        rows += _sql_rows(plan)
+    return rows
+
+
+def _input_row(entry: Input) -> tuple[str, str]:
+    target = entry.target
+    rows = f", {target.rows} rows" if target.rows is not None else ""
+    why = f" ({target.reason})" if target.reason else ""
+    waiting = ", columns not known yet" if target.schema is None else ""
+    return (f"input {entry.relation}", f'{target.kind} "{target.name}"{rows}{waiting}{why}')
+
+
+def _map_rows(plan: MapPlan, inputs: dict[str, Input]) -> Iterator[tuple[str, str]]:
+    yield ("driven by", f'{inputs[plan.driving].target.kind} "{inputs[plan.driving].target.name}"')
+    for lookup in plan.stages.lookups if plan.stages is not None else ():
+        yield ("lookup", _lookup_text(lookup, inputs[lookup.input]))
+    if plan.why_not:
+        yield ("general path", f"Spark joins each batch with snapshots of the tables, by scan: {plan.why_not}")
+
+
+def _lookup_text(lookup: Lookup, entry: Input) -> str:
+    kind = "LEFT JOIN" if lookup.outer else "JOIN"
+    columns = ", ".join(pair.column for pair in lookup.keys)
+    driving = ", ".join(pair.driving for pair in lookup.keys)
+    if lookup.access == "key":
+        how = f"by key ({columns}), an index lookup: the join's equalities are the table's key"
+    else:
+        how = f"by index on ({columns}), made for this query: the join's equalities are not the table's key"
+    return f'{kind} table "{entry.target.name}" {how}; driven by {driving}'
+
+
+def _aggregate_rows(plan: AggregatePlan, inputs: dict[str, Input]) -> Iterator[tuple[str, str]]:
+    yield from _map_rows(plan.feed, inputs)
+    yield ("groups", f"one per ({', '.join(plan.key)})" if plan.key else "a single one")
+    if plan.final is not None:
+        tables = "".join(f' and table "{inputs[name].target.name}"' for name in plan.final_inputs)
+        yield ("on top", f"HAVING, projection, ORDER BY and LIMIT are a view over the groups{tables}")
+
+
+def _passthrough_rows(plan: PassthroughPlan) -> Iterator[tuple[str, str]]:
+    how = {
+        "key": "by key, an index lookup: the condition fixes all key columns",
+        "index": "by index: the condition fixes all columns of an index",
+        "scan": "by scan: " + ("no condition" if plan.condition is None else "the condition fixes no key and no index"),
+    }
+    yield ("access", f'table "{plan.table}" {how[plan.access]}')
+
+
+def _state(plan: QueryPlan) -> str:
+    if plan.aggregate is not None:
+        return "the groups, in Spark's state store"
+    if plan.map is not None:
+        return "none"
+    if plan.passthrough is not None:
+        return "none: answered from the table's newest version"
+    if any(entry.target.kind is not RelationKind.BOUNDED for entry in plan.inputs):
+        return "none: computed over snapshots, the difference is committed"
+    return "none: computed once"
+
+
+def _sql_rows(plan: QueryPlan) -> Iterator[tuple[str, str]]:
+    yield ("sql", plan.sql)
+    stateless = plan.aggregate.feed if plan.aggregate is not None else plan.map
+    if stateless is not None and stateless.stages is not None:
+        yield ("sql over stage", stateless.stages.sql)
+    if plan.aggregate is not None:
+        yield ("sql of feed", plan.aggregate.feed.sql)
+        yield ("sql over feed", plan.aggregate.sql)
+        if plan.aggregate.final is not None:
+            yield ("sql over groups", plan.aggregate.final)
+
+
+def validate_statement(statement: Statement, catalog: Catalog, text: str) -> list[SqlError]:
+    """All that is wrong or doubtful with a statement, in the order of the text; nothing when it is fine.
+
+    Warnings are the errors whose code begins with `warning`. Trouble with a source passes through as its `SourceError`.
+    """
+    found: list[SqlError] = []
+    match statement:
+        case Validate(inner) | Explain(inner, _):
+            return validate_statement(inner, catalog, text)
+        case Create(query=Query() as query, what=what, options=options):
+            distinct = what is ObjectKind.TABLE
+            found += _query_problems(query, options, catalog, text, continuous=True, distinct_names=distinct)
+        case Insert(target=target, query=query, options=options, columns=columns):
+            found += _target_problems(target, columns, catalog, text)
+            if query is not None:
+                found += _query_problems(query, options, catalog, text, continuous=True, distinct_names=False)
+        case Update(table=table, assignments=assignments):
+            found += _target_problems(table, (), catalog, text)
+            relation = catalog.relation(table.text)
+            schema = relation.schema if relation is not None else None
+            for assignment in assignments:
+                name = assignment.column
+                if schema is not None and schema.find(name.text) is None:
+                    place = pointer(name.place, text)
+                    found.append(ResolveError.unknown("column", name.text, known=schema.names, **place))
+        case Delete(table=table):
+            found += _target_problems(table, (), catalog, text)
+        case Select(query=query, options=options):
+            found += _query_problems(query, options, catalog, text, continuous=False, distinct_names=False)
+        case _:
+            pass
+    return sorted(found, key=lambda problem: (problem.line, problem.column))
+
+
+def _query_problems(
+    query: Query,
+    options: tuple[OptionValue, ...],
+    catalog: Catalog,
+    text: str,
+    *,
+    continuous: bool,
+    distinct_names: bool,
+) -> list[SqlError]:
+    try:
+        plan = plan_query(
+            query, options=options, catalog=catalog, text=text, continuous=continuous, distinct_names=distinct_names
+        )
+    except SqlError as error:
+        return list(error.problems)
+    return list(plan.warnings)
+
+
+def _target_problems(target: object, columns: tuple[str, ...], catalog: Catalog, text: str) -> list[SqlError]:
+    if not isinstance(target, Name):
+        return []
+    relation = catalog.relation(target.text)
+    place = pointer(target.place, text)
+    if relation is None:
+        return [ResolveError.unknown("table", target.text, known=catalog.names(), **place)]
+    if relation.schema is None:
+        return []
+    return [
+        ResolveError(
+            f'column "{name}" of table "{relation.name}" does not exist',
+            hint=did_you_mean(name, relation.schema.names),
+            code="unknown-column",
+            **place,
+        )
+        for name in columns
+        if relation.schema.find(name) is None
+    ]

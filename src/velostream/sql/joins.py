@@ -1,0 +1,280 @@
+"""The fast way of a stream–table join: equality keys become lookups, the rest SQL over what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from sqlglot import exp
+
+from velostream.model.schema import Schema
+from velostream.model.types import render_type
+from velostream.sql.functions import is_nondeterministic
+from velostream.sql.keytypes import expression_type, key_cast
+from velostream.sql.naming import alias as aliased
+from velostream.sql.naming import identifier, named, plain_column
+from velostream.sql.plan import Input, KeyPair, Lookup, Stages
+from velostream.sql.resolve import expand_star
+from velostream.sql.scope import Frame, Origin, StarColumn, input_of, origin_of, set_origin
+from velostream.sql.shape import driving_index, from_items, nested_queries, reads_input
+
+STAGE = "stage"
+
+
+@dataclass(frozen=True)
+class FastWay:
+    """Stages, or why there are none though tables are read."""
+
+    stages: Stages | None = None
+    why_not: str = ""
+
+
+class _NoFastWay(Exception):  # noqa: N818 - not an error: the general path runs the query
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def find_fast_way(select: exp.Select | None, *, frame: Frame | None, inputs: Sequence[Input]) -> FastWay:
+    """The lookups of a streaming SELECT whose joins already read with the stream driving.
+
+    `inputs` are all the query reads; without a table among them there is nothing to look up.
+    """
+    if len(inputs) < 2:  # noqa: PLR2004 - the stream alone
+        return FastWay()
+    try:
+        if select is None or frame is None:
+            raise _NoFastWay("a set operation reads the tables")
+        return FastWay(_Planner(select, frame=frame, inputs=inputs).stages())
+    except _NoFastWay as reason:
+        return FastWay(None, reason.reason)
+
+
+@dataclass
+class _Joined:
+    """One relation of the FROM in the order of lookups, the stream first."""
+
+    alias: str
+    relation: str
+    schema: Schema
+    prefix: str = ""
+    used: dict[str, None] = field(default_factory=dict)
+    """Stored names of the columns that anything reads, in order of first use."""
+
+
+@dataclass(frozen=True)
+class _Equality:
+    driving: exp.Expression
+    column: str
+
+
+class _Planner:
+    def __init__(self, select: exp.Select, *, frame: Frame, inputs: Sequence[Input]) -> None:
+        self.select = select
+        self.frame = frame
+        self.inputs = {entry.relation: entry for entry in inputs}
+        self.joined: dict[str, _Joined] = {}
+        self.residual: list[exp.Expression] = []
+
+    def stages(self) -> Stages:
+        self._check_form()
+        position = driving_index(self.select)
+        items = from_items(self.select)
+        joins: list[exp.Join] = list(self.select.args.get("joins") or ())
+        if position is None or position > 1:
+            raise _NoFastWay("tables are joined to each other before the stream")
+        self._admit(items[position], driving=True)
+        lookups: list[tuple[_Joined, bool, list[_Equality]]] = []
+        for number, join in enumerate(joins, start=1):
+            swapped = number == position
+            table = items[0] if swapped else join.this
+            outer = self._outer(join, swapped=swapped)
+            joined = self._admit(table, driving=False)
+            lookups.append((joined, outer, self._equalities(join, joined, outer=outer)))
+        keys = [tuple(self._key_pair(equality, joined) for equality in pairs) for joined, _, pairs in lookups]
+        sql = self._sql()
+        return Stages(
+            tuple(
+                Lookup(joined.relation, outer, pairs, tuple(joined.used), joined.prefix, _access(joined, pairs))
+                for (joined, outer, _), pairs in zip(lookups, keys, strict=True)
+            ),
+            sql,
+        )
+
+    def _check_form(self) -> None:
+        if self.select.args.get("with_") or not all(reads_input(item) for item in from_items(self.select)):
+            raise _NoFastWay("FROM has more than plain tables and streams (a subquery, CTE, function or sample)")
+        if next(nested_queries(self.select), None) is not None:
+            raise _NoFastWay("a subquery reads a table")
+        if self.select.args.get("laterals"):
+            raise _NoFastWay("LATERAL VIEW")
+        for entry in self.inputs.values():
+            if entry.target.schema is None:
+                raise _NoFastWay(f'the columns of "{entry.target.name}" are not known yet')
+        aliases = [source.alias.lower() for source in self.frame.sources]
+        if len(set(aliases)) < len(aliases):
+            raise _NoFastWay("two relations have the same alias")
+
+    def _admit(self, item: exp.Expression, *, driving: bool) -> _Joined:
+        relation = input_of(item)
+        schema = self.inputs[relation].target.schema if relation in self.inputs else None
+        if relation is None or schema is None:
+            raise _NoFastWay("FROM has more than plain tables and streams")
+        prefix = "" if driving else self._prefix()
+        joined = _Joined(str(item.alias), relation, schema, prefix)
+        self.joined[joined.alias.lower()] = joined
+        return joined
+
+    def _prefix(self) -> str:
+        """A prefix no column of the stream begins with."""
+        driving = next(iter(self.joined.values()))
+        prefix = f"l{len(self.joined) - 1}_"
+        while any(name.lower().startswith(prefix) for name in driving.schema.names):
+            prefix += "_"
+        return prefix
+
+    def _outer(self, join: exp.Join, *, swapped: bool) -> bool:
+        kind = str(join.args.get("kind") or "").upper()
+        side = str(join.args.get("side") or "").upper()
+        if join.args.get("method") or kind not in ("", "INNER", "OUTER"):
+            raise _NoFastWay(f"{join.args.get('method') or kind} JOIN has no keys to look up by")
+        if side == ("RIGHT" if swapped else "LEFT"):
+            return True
+        if side:
+            raise _NoFastWay(f"{side} JOIN")
+        return False
+
+    def _equalities(self, join: exp.Join, joined: _Joined, *, outer: bool) -> list[_Equality]:
+        pairs: list[_Equality] = []
+        for name in [str(part.name) for part in join.args.get("using") or ()]:
+            pairs.append(self._using(name, joined))
+        for condition in conjuncts(join.args.get("on")):
+            equality = self._equality(condition, joined)
+            taken = equality is not None and any(pair.column == equality.column for pair in pairs)
+            if equality is not None and not taken:
+                pairs.append(equality)
+            elif outer:
+                raise _NoFastWay(f'the outer join to "{joined.alias}" has a condition besides equalities with its columns')
+            else:
+                self.residual.append(condition)
+        if not pairs:
+            raise _NoFastWay(f'no column of "{joined.alias}" is compared for equality with the stream')
+        return pairs
+
+    def _using(self, name: str, joined: _Joined) -> _Equality:
+        column = joined.schema.find(name)
+        for earlier in self.joined.values():
+            found = earlier.schema.find(name)
+            if earlier is not joined and found is not None and column is not None:
+                reference = plain_column(found.name)
+                set_origin(reference, Origin(self.frame.scope, earlier.alias, found.name))
+                return _Equality(reference, column.name)
+        raise _NoFastWay(f'USING ("{name}") has no column of the stream')
+
+    def _equality(self, condition: exp.Expression, joined: _Joined) -> _Equality | None:
+        if not isinstance(condition, exp.EQ):
+            return None
+        for column, driving in (
+            (condition.this.unnest(), condition.expression.unnest()),
+            (condition.expression.unnest(), condition.this.unnest()),
+        ):
+            origin = origin_of(column) if isinstance(column, exp.Column) else None
+            mine = origin is not None and not origin.fields and origin.source.lower() == joined.alias.lower()
+            if origin is not None and mine and self._drives(driving, joined):
+                return _Equality(driving, origin.column)
+        return None
+
+    def _drives(self, expression: exp.Expression, joined: _Joined) -> bool:
+        """Whether an expression reads only what is there before this lookup, and something of it."""
+        if any(is_nondeterministic(part) for part in expression.walk()):
+            return False
+        origins = [origin_of(column) for column in expression.find_all(exp.Column)]
+        return bool(origins) and all(
+            origin is not None and origin.source.lower() in self.joined and origin.source.lower() != joined.alias.lower()
+            for origin in origins
+        )
+
+    def _key_pair(self, equality: _Equality, joined: _Joined) -> KeyPair:
+        wanted = joined.schema.column(equality.column)
+        given = expression_type(equality.driving, self._type_of)
+        cast = key_cast(given, wanted.type)
+        if cast is None:
+            shown = "a type only Spark can tell" if given is None else render_type(given)
+            raise _NoFastWay(
+                f'the key of "{joined.alias}" compares {shown} with {joined.alias}.{wanted.name} {wanted.sql_type}'
+            )
+        expression = self._rewritten(equality.driving, qualifier=None)
+        return KeyPair(cast.format(expression.sql(dialect="spark"), type=wanted.sql_type), wanted.name)
+
+    def _type_of(self, column: exp.Column) -> pa.DataType | None:
+        origin = origin_of(column)
+        if origin is None or origin.fields:
+            return None
+        return self.joined[origin.source.lower()].schema.column(origin.column).type
+
+    def _sql(self) -> str:
+        items: list[exp.Expression] = []
+        for item in self.select.expressions:
+            if item.is_star:
+                items += self._expanded(item)
+            else:
+                items.append(self._rewritten(named(item.copy()), qualifier=STAGE))
+        conditions = [self._rewritten(condition, qualifier=STAGE) for condition in self.residual]
+        where = self.select.args.get("where")
+        if where is not None:
+            conditions.append(self._rewritten(where.this, qualifier=STAGE))
+        statement = exp.Select(
+            expressions=items, from_=exp.From(this=exp.Table(this=exp.Identifier(this=STAGE, quoted=False)))
+        )
+        if conditions:
+            statement.set("where", exp.Where(this=exp.and_(*conditions, copy=False)))
+        return statement.sql(dialect="spark")
+
+    def _expanded(self, item: exp.Expression) -> list[exp.Expression]:
+        columns = expand_star(item, self.frame)
+        if columns is None or any(column.source is None for column in columns):
+            raise _NoFastWay(f"only Spark can tell what {item.sql(dialect='spark')} stands for")
+        return [aliased(self._stage_column(column), column.name) for column in columns]
+
+    def _stage_column(self, column: StarColumn) -> exp.Expression:
+        return self._reference(Origin(self.frame.scope, column.source or "", column.name), qualifier=STAGE)
+
+    def _rewritten(self, expression: exp.Expression, *, qualifier: str | None) -> exp.Expression:
+        """A copy that reads the stage instead of the relations."""
+
+        def replaced(node: exp.Expression) -> exp.Expression:
+            if not isinstance(node, exp.Column):
+                return node
+            origin = origin_of(node)
+            if origin is None and node.table:
+                raise _NoFastWay(f"only Spark can tell what {node.sql(dialect='spark')} means")
+            return node if origin is None else self._reference(origin, qualifier=qualifier)
+
+        return expression.copy().transform(replaced, copy=False)
+
+    def _reference(self, origin: Origin, *, qualifier: str | None) -> exp.Expression:
+        joined = self.joined.get(origin.source.lower())
+        if joined is None:
+            raise _NoFastWay(f'only Spark can tell what "{origin.source}" is')
+        if joined.prefix:
+            joined.used.setdefault(origin.column, None)
+        column: exp.Expression = plain_column(joined.prefix + origin.column, table=qualifier)
+        for name in origin.fields:
+            column = exp.Dot(this=column, expression=identifier(name))
+        return column
+
+
+def conjuncts(condition: exp.Expression | None) -> list[exp.Expression]:
+    """The AND-ed parts of a condition, out of their parentheses, left to right."""
+    if condition is None:
+        return []
+    bare = condition.unnest()
+    if isinstance(bare, exp.And):
+        return conjuncts(bare.this) + conjuncts(bare.expression)
+    return [bare]
+
+
+def _access(joined: _Joined, pairs: Sequence[KeyPair]) -> str:
+    columns = {pair.column.lower() for pair in pairs}
+    return "key" if columns == {name.lower() for name in joined.schema.key} else "index"

@@ -1,0 +1,310 @@
+"""From a parsed query to the plan of how it is answered. Pure: no Spark, nothing read but the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from velostream.errors import NotExecutableError, OptionError, SqlError, ValidationError
+from velostream.sql.aggregates import plan_aggregate
+from velostream.sql.determinism import check_clock, check_repeatable
+from velostream.sql.keys import check_key, declared_key, key_of_result
+from velostream.sql.maps import name_items, plan_map
+from velostream.sql.naming import named
+from velostream.sql.passthrough import plan_passthrough
+from velostream.sql.plan import (
+    AggregatePlan,
+    Catalog,
+    Input,
+    MapPlan,
+    PassthroughPlan,
+    QueryPlan,
+    RelationKind,
+    Strategy,
+)
+from velostream.sql.pointing import pointer
+from velostream.sql.resolve import Resolution, covers, resolve_query
+from velostream.sql.rules import apply_rules
+from velostream.sql.scope import scope_of, streams_in
+from velostream.sql.shape import drive_by_stream, is_aggregated, outermost_select, queries_in
+from velostream.sql.statements import Emit, OptionValue, Query
+
+
+def plan_query(
+    query: Query,
+    *,
+    options: tuple[OptionValue, ...],
+    catalog: Catalog,
+    text: str,
+    continuous: bool,
+    distinct_names: bool | None = None,
+) -> QueryPlan:
+    """How a query is answered: kept up to date (`continuous`: a view, a stream, an INSERT) or once, as a pull SELECT.
+
+    All problems are raised at once as a `SqlError`; trouble with a source itself passes through as its `SourceError`.
+    Names of the result must be distinct if `distinct_names`, by default if it is continuous. Where a relation has no
+    schema yet the plan is provisional: it says what is read, and has to be made again when the columns are known.
+    """
+    try:
+        return _Planner(
+            query, options=options, catalog=catalog, text=text, continuous=continuous, distinct_names=distinct_names
+        ).plan()
+    except RecursionError as error:
+        raise ValidationError("the query is nested too deeply", text=text, code="too-deep") from error
+
+
+class _Planner:
+    def __init__(
+        self,
+        query: Query,
+        *,
+        options: tuple[OptionValue, ...],
+        catalog: Catalog,
+        text: str,
+        continuous: bool,
+        distinct_names: bool | None,
+    ) -> None:
+        self.query = query
+        self.options = options
+        self.catalog = catalog
+        self.text = text
+        self.continuous = continuous
+        self.distinct_names = continuous if distinct_names is None else distinct_names
+        self.warnings: list[SqlError] = []
+
+    def plan(self) -> QueryPlan:
+        resolution = resolve_query(self.query, options=self.options, catalog=self.catalog, text=self.text)
+        declared = declared_key(self.query, self.options)
+        problems = [
+            *resolution.problems,
+            *self._unknown_options(resolution),
+            *self._unknown_forms(resolution),
+            *check_key(declared, resolution.outputs, text=self.text),
+        ]
+        if self.distinct_names:
+            problems += self._duplicate_names(resolution)
+        _raise_if_any(problems)
+        key = key_of_result(resolution, declared)
+        self._warn_of_final(resolution)
+        streams = streams_in(resolution.tree)
+        tree = apply_rules(_with_subquery_items_named(resolution.tree))
+        if streams:
+            return self._streaming(tree, resolution, key)
+        return self._over_tables(tree, resolution, key)
+
+    def _over_tables(self, tree: exp.Expression, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
+        select = outermost_select(tree)
+        if self.continuous:
+            where = "in a view over tables, which is computed again"
+            _raise_if_any(
+                [
+                    *check_repeatable(tree, where=where, text=self.text),
+                    *check_clock(tree, options=self.options, text=self.text),
+                ]
+            )
+        elif select is not None and (scope := scope_of(select)) is not None:
+            plain = plan_passthrough(select, frame=resolution.frames[scope], inputs=resolution.inputs)
+            if plain is not None:
+                reason = f'a pull SELECT that table "{plain.table}" answers itself'
+                return self._finished(Strategy.PASSTHROUGH, reason, tree, resolution, key, passthrough=plain)
+        return self._finished(Strategy.REFRESH, _why_refresh(resolution.inputs), tree, resolution, key)
+
+    def _streaming(self, tree: exp.Expression, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
+        limit = None if self.continuous else _take_limit(tree)
+        target = next(entry.target.name for entry in resolution.inputs if entry.target.kind is RelationKind.STREAM)
+        shape = drive_by_stream(tree, text=self.text, stream=target)
+        _raise_if_any(shape.problems)
+        self.warnings += shape.warnings
+        select = outermost_select(tree)
+        scope = scope_of(select) if select is not None else None
+        if select is not None and scope is not None and is_aggregated(select):
+            _raise_if_any(check_repeatable(tree, where="ahead of an aggregate's state", text=self.text))
+            self._warn_of_global(select)
+            aggregate = plan_aggregate(
+                select,
+                frame=resolution.frames[scope],
+                frames=resolution.frames,
+                inputs=resolution.inputs,
+                declared_key=key,
+                text=self.text,
+            )
+            reason = f'GROUP BY over the stream "{target}"' if select.args.get("group") else f'an aggregate of "{target}"'
+            self._warn_of_scans(aggregate.feed, select, resolution)
+            return self._finished(
+                Strategy.AGGREGATE, reason, name_items(tree), resolution, key, aggregate=aggregate, limit=limit
+            )
+        plan = plan_map(tree, frames=resolution.frames, inputs=resolution.inputs)
+        self._warn_of_scans(plan, tree, resolution)
+        reason = f'each row of the stream "{target}" gives its result by itself'
+        return self._finished(Strategy.MAP, reason, name_items(tree), resolution, key, map_=plan, limit=limit)
+
+    def _finished(
+        self,
+        strategy: Strategy,
+        reason: str,
+        tree: exp.Expression,
+        resolution: Resolution,
+        key: tuple[str, ...],
+        *,
+        map_: MapPlan | None = None,
+        aggregate: AggregatePlan | None = None,
+        passthrough: PassthroughPlan | None = None,
+        limit: int | None = None,
+    ) -> QueryPlan:
+        return QueryPlan(
+            strategy=strategy,
+            reason=reason,
+            inputs=resolution.inputs,
+            sql=tree.sql(dialect="spark"),
+            map=map_,
+            aggregate=aggregate,
+            passthrough=passthrough,
+            key=key,
+            emit=self.query.emit or Emit.CHANGES,
+            ordered=bool(_unwrapped(tree).args.get("order")),
+            limit=limit,
+            warnings=tuple(self.warnings),
+        )
+
+    def _unknown_options(self, resolution: Resolution) -> list[SqlError]:
+        known = list(self.catalog.option_names(None))
+        for reference in self.query.sources:
+            known += self.catalog.option_names(reference)
+        aliases = {source.alias.lower() for frame in resolution.frames.values() for source in frame.sources}
+        found: list[SqlError] = []
+        for option in self.options:
+            name = option.name.lower()
+            first, _, rest = name.partition(".")
+            if covers(known, name) or (first in aliases and covers(known, rest)):
+                continue
+            found.append(OptionError.unknown(option.name, known=set(known), **pointer(option.place, self.text)))
+        return found
+
+    def _unknown_forms(self, resolution: Resolution) -> list[SqlError]:
+        """Forms of the language that parse but that no strategy runs."""
+        found: list[SqlError] = []
+        if self.query.window is not None:
+            size = self.query.window.size
+            found.append(
+                NotExecutableError(
+                    f"WINDOW {self.query.window.kind.upper()} can't be executed by this version",
+                    hint=f"GROUP BY window({self.query.window.time_column or 'ts'}, '{size}') groups by Spark's own window",
+                    **pointer(self.query.window.place, self.text),
+                )
+            )
+        for join in resolution.tree.find_all(exp.Join):
+            if str(join.args.get("method") or "").upper() == "ASOF" or join.args.get("match_condition"):
+                found.append(
+                    NotExecutableError(
+                        "ASOF JOIN can't be executed by this version",
+                        hint="join on equality and keep the latest row with a subquery",
+                        **pointer(join, self.text),
+                    )
+                )
+        return found
+
+    def _duplicate_names(self, resolution: Resolution) -> list[SqlError]:
+        seen: dict[str, str] = {}
+        found: list[SqlError] = []
+        for name in resolution.outputs.names:
+            if name.lower() in seen:
+                found.append(self._duplicate(name, resolution))
+            seen[name.lower()] = name
+        return found
+
+    def _duplicate(self, name: str, resolution: Resolution) -> SqlError:
+        select = outermost_select(resolution.tree)
+        node: exp.Expression = resolution.tree
+        hint = f"give one of them another name: … AS {name}_2"
+        scope = scope_of(select) if select is not None else None
+        if select is not None and scope is not None:
+            holders = [source.alias for source in resolution.frames[scope].having(name) if source.alias]
+            if len(holders) > 1:
+                hint = f"write {holders[1]}.{name} AS {holders[1]}_{name}"
+            items = [item for item in select.expressions if not item.is_star and item.alias_or_name.lower() == name.lower()]
+            node = items[-1] if items else select.expressions[0]
+        return ValidationError(
+            f'two columns of the result have the name "{name}"',
+            hint=hint,
+            code="duplicate-column",
+            width=len(name),
+            **pointer(node, self.text),
+        )
+
+    def _warn(self, message: str, node: exp.Expression, *, code: str, detail: str | None = None, hint: str) -> None:
+        place = pointer(node, self.text)
+        self.warnings.append(ValidationError(message, detail=detail, hint=hint, code=f"warning-{code}", **place))
+
+    def _warn_of_final(self, resolution: Resolution) -> None:
+        bounded = all(entry.target.kind is RelationKind.BOUNDED for entry in resolution.inputs)
+        if self.query.emit is Emit.FINAL and self.query.window is None and not bounded:
+            self._warn(
+                "EMIT FINAL has no window and no bounded source to become final",
+                resolution.tree,
+                code="emit-final",
+                hint="EMIT CHANGES gives every change",
+            )
+
+    def _warn_of_global(self, select: exp.Select) -> None:
+        if not select.args.get("group"):
+            self._warn(
+                "an aggregate without GROUP BY over an endless stream is never final",
+                select.expressions[0],
+                code="global-aggregate",
+                hint="GROUP BY a column or window(ts, '5 minutes') bounds it",
+            )
+
+    def _warn_of_scans(self, plan: MapPlan, tree: exp.Expression, resolution: Resolution) -> None:
+        if any(entry.target.schema is None for entry in resolution.inputs):
+            return
+        select = outermost_select(tree)
+        if plan.why_not and select is not None and select.args.get("joins"):
+            self._warn(
+                "the join reads its tables in full for every batch: it has no lookup by key or index",
+                select.args["joins"][0],
+                code="scan-join",
+                detail=plan.why_not,
+                hint="join on equality with columns of the table, of the same type",
+            )
+
+
+def _raise_if_any(problems: Sequence[SqlError]) -> None:
+    if problems:
+        raise SqlError.all_of(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+
+
+def _unwrapped(tree: exp.Expression) -> exp.Expression:
+    while isinstance(tree, exp.Subquery):
+        tree = tree.this
+    return tree
+
+
+def _with_subquery_items_named(tree: exp.Expression) -> exp.Expression:
+    """A copy in which items with a subquery have their names written down: rules change the text Spark would name them by."""
+    copied = tree.copy()
+    select = outermost_select(copied)
+    if select is not None:
+        items = [named(item) if next(queries_in(item), None) is not None else item for item in select.expressions]
+        select.set("expressions", items)
+    return copied
+
+
+def _take_limit(tree: exp.Expression) -> int | None:
+    """Take a literal LIMIT off the outermost SELECT over a stream: rows come until then."""
+    select = outermost_select(tree)
+    if select is None or is_aggregated(select) or select.args.get("order") or select.args.get("offset"):
+        return None
+    limit = select.args.get("limit")
+    value = limit.expression if isinstance(limit, exp.Limit) else None
+    if not isinstance(value, exp.Literal) or value.is_string or not str(value.this).isdigit():
+        return None
+    select.set("limit", None)
+    return int(str(value.this))
+
+
+def _why_refresh(inputs: Sequence[Input]) -> str:
+    if not inputs:
+        return "nothing is read"
+    described = ", ".join(f'"{entry.target.name}" is a {entry.target.kind}' for entry in inputs)
+    return f"no stream is read: {described}"

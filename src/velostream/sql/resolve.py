@@ -1,0 +1,456 @@
+"""Names of a query to what they mean: relations of the catalog, sources, columns.
+
+The tree that comes out reads relations under the names of its inputs (`in_0`, …), each with the alias the user wrote or the
+name the user used, so that `prices.sku` keeps working. Every column whose meaning is certain carries its `Origin`.
+A name is an error only when it is certain that nothing answers to it: where a source's columns aren't known, Spark decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from velostream.errors import NotExecutableError, OptionError, ResolveError, SqlError
+from velostream.sql.columns import ColumnResolver
+from velostream.sql.naming import is_named, output_name
+from velostream.sql.plan import Catalog, Input, RelationKind
+from velostream.sql.pointing import pointer
+from velostream.sql.scope import Columns, Frame, Source, StarColumn, set_input, set_scope, set_streams, streams_in
+from velostream.sql.statements import OptionValue, Query, SourceRef
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """A query whose names are known. With `problems` it must not be run."""
+
+    tree: exp.Expression
+    inputs: tuple[Input, ...]
+    outputs: Columns
+    frames: Mapping[int, Frame]
+    """What each SELECT of the tree sees, by its scope number."""
+    problems: tuple[SqlError, ...] = ()
+
+    def input(self, relation: str) -> Input:
+        return next(entry for entry in self.inputs if entry.relation == relation)
+
+
+def resolve_query(query: Query, *, options: tuple[OptionValue, ...], catalog: Catalog, text: str) -> Resolution:
+    """Find every name of a query; problems are collected, not raised.
+
+    Trouble with a source itself (`SourceError`) passes through: it is no fault of the text.
+    """
+    return _Resolver(query, options=options, catalog=catalog, text=text).run()
+
+
+def merge_options(nearer: Sequence[OptionValue], farther: Sequence[OptionValue]) -> tuple[OptionValue, ...]:
+    """Options of a source and of its statement as one; the nearer wins. Sorted, so that equal ones compare equal."""
+    merged = {option.name.lower(): option for option in farther} | {option.name.lower(): option for option in nearer}
+    return tuple(merged[name] for name in sorted(merged))
+
+
+def covers(known: Sequence[str], name: str) -> bool:
+    """Whether a list of option names, `prefix.*` among them, knows a name."""
+    return any(
+        name == candidate.lower() or (candidate.endswith(".*") and name.startswith(candidate[:-1].lower()))
+        for candidate in known
+    )
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What a CTE's name stands for."""
+
+    columns: Columns
+    streams: frozenset[str]
+
+
+_Scope = Mapping[str, _Named]
+
+
+@dataclass
+class _From:
+    """The FROM of one SELECT while it is read, left to right."""
+
+    sources: list[Source] = field(default_factory=list)
+    star: list[StarColumn] | None = field(default_factory=list)
+    merged: dict[str, StarColumn] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Source) -> _From:
+        star = [StarColumn(source.alias, name) for name in source.columns.names] if source.columns.complete else None
+        return cls([source], star)
+
+    def absorb(self, right: _From) -> None:
+        """Put another part of the FROM to the right of this one."""
+        self.sources += right.sources
+        self.merged |= right.merged
+        self.star = None if self.star is None or right.star is None else self.star + right.star
+
+    def hide(self, right: _From) -> None:
+        """Put the right side of a SEMI or ANTI join, which gives no columns."""
+        self.sources += [replace(source, hidden=True) for source in right.sources]
+
+    def merge(self, names: Sequence[str], *, side: str, right: Sequence[Source]) -> None:
+        """JOIN … USING: the named columns come first in `*`, once."""
+        left = self.sources[: len(self.sources) - len(right)]
+        heads: list[StarColumn] = []
+        for name in names:
+            left_column = self.merged.get(name.lower()) or _column_of(left, name)
+            right_column = _column_of(right, name)
+            value = {"RIGHT": right_column, "FULL": StarColumn(None, name)}.get(side, left_column)
+            heads.append(value or StarColumn(None, name))
+            self.merged[name.lower()] = heads[-1]
+        if self.star is not None:
+            lower = {name.lower() for name in names}
+            self.star = heads + [column for column in self.star if column.name.lower() not in lower]
+
+
+
+def _column_of(sources: Sequence[Source], name: str) -> StarColumn | None:
+    for source in sources:
+        stored = source.columns.find(name)
+        if stored is not None:
+            return StarColumn(source.alias, stored)
+    return None
+
+
+class _Resolver:
+    def __init__(self, query: Query, *, options: tuple[OptionValue, ...], catalog: Catalog, text: str) -> None:
+        self.query = query
+        self.tree = query.tree.copy()
+        self.options = options
+        self.catalog = catalog
+        self.text = text
+        self.problems: list[SqlError] = []
+        self.inputs: list[Input] = []
+        self.frames: dict[int, Frame] = {}
+        self.references = {reference.relation.lower(): reference for reference in query.sources}
+        self.columns = ColumnResolver(
+            problems=self.problems,
+            text=text,
+            extra=("_window_start", "_window_end") if query.window else (),
+        )
+
+    def run(self) -> Resolution:
+        outputs = self._query(self.tree, outer=None, named={}).columns
+        return Resolution(self.tree, tuple(self.inputs), outputs, self.frames, _once_per_place(self.problems))
+
+    def _query(self, node: exp.Expression, *, outer: Frame | None, named: _Scope) -> _Named:
+        named = self._with(node, outer=outer, named=named)
+        if isinstance(node, exp.Select):
+            return self._select(node, outer=outer, named=named)
+        if isinstance(node, exp.SetOperation):
+            return self._set_operation(node, outer=outer, named=named)
+        if isinstance(node, exp.Subquery):
+            inner = self._query(node.this, outer=outer, named=named)
+            return _Named(_renamed(inner.columns, node), inner.streams)
+        if isinstance(node, exp.Table):
+            source = self._table(node, named=named)
+            return _Named(source.columns, streams_in(node))
+        self._nested_queries(node, outer=outer, named=named)
+        return _Named(_renamed(Columns(), node), streams_in(node))
+
+    def _with(self, node: exp.Expression, *, outer: Frame | None, named: _Scope) -> _Scope:
+        clause = node.args.get("with_")
+        if clause is None:
+            return named
+        known = dict(named)
+        for cte in clause.expressions:
+            name = str(cte.alias).lower()
+            visible = {**known, name: _Named(Columns(), frozenset())} if clause.args.get("recursive") else known
+            found = self._query(cte.this, outer=outer, named=visible)
+            known[name] = _Named(_renamed(found.columns, cte), found.streams)
+        return known
+
+    def _set_operation(self, node: exp.SetOperation, *, outer: Frame | None, named: _Scope) -> _Named:
+        left = self._query(node.this, outer=outer, named=named)
+        right = self._query(node.expression, outer=outer, named=named)
+        frame = self._frame(_From(), outer=None, outputs=left.columns)
+        for clause in ("order", "sort", "limit", "offset"):
+            self._expressions(node.args.get(clause), frame=frame, clause=clause, named=named)
+        return _Named(left.columns, left.streams | right.streams)
+
+    def _select(self, select: exp.Select, *, outer: Frame | None, named: _Scope) -> _Named:
+        building = _From()
+        from_ = select.args.get("from_")
+        if from_ is not None:
+            building.absorb(self._relations(from_.this, building, outer=outer, named=named))
+        for join in select.args.get("joins") or ():
+            self._join(join, building, outer=outer, named=named)
+        for lateral in select.args.get("laterals") or ():
+            building.absorb(self._relations(lateral, building, outer=outer, named=named))
+        frame = self._frame(building, outer=outer, outputs=Columns())
+        outputs = _outputs_of(select, frame)
+        frame = replace(frame, outputs=outputs, labels=_labels_of(select))
+        self.frames[frame.scope] = frame
+        set_scope(select, frame.scope)
+        for join in _joins_within(select):
+            self._expressions(join.args.get("on"), frame=frame, clause="on", named=named)
+        for lateral in select.args.get("laterals") or ():
+            self._expressions(lateral.this, frame=frame, clause="on", named=named)
+        for clause, value in select.args.items():
+            if clause in ("with_", "from_", "joins", "laterals", "hint"):
+                continue
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, exp.Expression):
+                    self._expressions(part, frame=frame, clause=clause, named=named)
+        return _Named(outputs, streams_in(select))
+
+    def _frame(self, building: _From, *, outer: Frame | None, outputs: Columns) -> Frame:
+        star = None if building.star is None else tuple(building.star)
+        frame = Frame(len(self.frames), tuple(building.sources), star, building.merged, outer, outputs)
+        self.frames[frame.scope] = frame
+        return frame
+
+    def _join(self, join: exp.Join, building: _From, *, outer: Frame | None, named: _Scope) -> None:
+        right = self._relations(join.this, building, outer=outer, named=named)
+        if str(join.args.get("kind") or "").upper() in ("SEMI", "ANTI"):
+            building.hide(right)
+            return
+        left_names = {name.lower() for source in building.sources for name in source.columns.names}
+        building.absorb(right)
+        using = [str(part.name) for part in join.args.get("using") or ()]
+        if str(join.args.get("method") or "").upper() == "NATURAL":
+            right_names = [name for source in right.sources for name in source.columns.names]
+            using = [name for name in right_names if name.lower() in left_names]
+        if using:
+            self._check_using(join, using, building, right.sources)
+            building.merge(using, side=str(join.args.get("side") or "").upper(), right=right.sources)
+
+    def _check_using(self, join: exp.Join, using: Sequence[str], building: _From, right: Sequence[Source]) -> None:
+        left = building.sources[: len(building.sources) - len(right)]
+        places = {str(part.name): part for part in join.args.get("using") or ()}
+        for name in using:
+            for side in (left, right):
+                known = [column for source in side for column in source.columns.names]
+                complete = all(source.columns.complete for source in side)
+                if complete and name.lower() not in (column.lower() for column in known):
+                    place = pointer(places.get(name, join), self.text)
+                    self.problems.append(ResolveError.unknown("column", name, known=known, **place))
+
+    def _relations(
+        self, node: exp.Expression, building: _From, *, outer: Frame | None, named: _Scope
+    ) -> _From:
+        """The sources that one item of a FROM brings: one, but for joins in parentheses."""
+        if isinstance(node, exp.Table):
+            found = _From.of(self._table(node, named=named))
+        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
+            found = self._relations(node.this, building, outer=outer, named=named)
+            if node.alias:
+                found = _From.of(Source(str(node.alias), _aliased(found, node)))
+        elif isinstance(node, exp.Subquery):
+            columns = self._query(node, outer=outer, named=named).columns
+            pivoted = bool(node.args.get("pivots"))
+            found = _From.of(Source(str(node.alias or ""), Columns() if pivoted else columns))
+        elif isinstance(node, exp.Lateral):
+            frame = self._frame(building, outer=outer, outputs=Columns())
+            lateral = self._query(node.this, outer=frame, named=named) if isinstance(node.this, exp.Query) else None
+            found = _From.of(Source(str(node.alias or ""), _renamed(lateral.columns if lateral else Columns(), node)))
+        else:
+            self._nested_queries(node, outer=outer, named=named)
+            found = _From.of(Source(str(node.alias_or_name or ""), _renamed(Columns(), node)))
+        for join in () if isinstance(node, exp.Lateral) else node.args.get("joins") or ():
+            self._join(join, found, outer=outer, named=named)
+        return found
+
+    def _table(self, node: exp.Table, *, named: _Scope) -> Source:
+        if not isinstance(node.this, exp.Identifier):
+            return Source(str(node.alias or ""), _renamed(Columns(), node))
+        parts = [str(part.name) for part in node.parts]
+        written = ".".join(parts)
+        alias = str(node.alias or parts[-1])
+        if len(parts) == 1 and written.lower() in named:
+            found = named[written.lower()]
+            set_streams(node, found.streams)
+            columns = Columns() if node.args.get("pivots") else _renamed(found.columns, node)
+            return Source(alias, columns)
+        if node.args.get("version") or node.args.get("when"):
+            self.problems.append(
+                NotExecutableError(
+                    f'an older version of table "{written}" can\'t be read by this version',
+                    hint=f"read the present one: FROM {written}",
+                    **pointer(node, self.text),
+                )
+            )
+        entry = self._input(node, written)
+        if entry is None:
+            return Source(alias, Columns())
+        _rename(node, entry.relation, parts[-1])
+        set_input(node, entry.relation)
+        set_streams(node, (entry.relation,) if entry.target.kind is RelationKind.STREAM else ())
+        schema = entry.target.schema
+        columns = Columns() if schema is None or node.args.get("pivots") else Columns(schema.names, complete=True)
+        return Source(alias, _renamed(columns, node), entry.relation)
+
+    def _input(self, node: exp.Table, written: str) -> Input | None:
+        reference = self.references.get(written.lower())
+        if reference is not None:
+            return self._source_input(reference)
+        relation = self.catalog.relation(written)
+        if relation is None:
+            place = pointer(node.this, self.text)
+            self.problems.append(ResolveError.unknown("table", written, known=self.catalog.names(), **place))
+            return None
+        own = tuple(self.query.relation_options.get(written.lower(), ()))
+        self._check_options(own, [*relation.option_names, *self.catalog.option_names(None)])
+        return self._shared(Input(f"in_{len(self.inputs)}", relation, None, merge_options(own, ())))
+
+    def _source_input(self, reference: SourceRef) -> Input | None:
+        known = self.catalog.option_names(reference)
+        self._check_options(reference.options, known)
+        statement = tuple(option for option in self.options if covers(known, option.name.lower()))
+        merged = merge_options(reference.options, statement)
+        if not all(covers(known, option.name.lower()) for option in reference.options):
+            return None
+        try:
+            relation = self.catalog.source(reference, merged)
+        except OptionError as error:
+            self.problems.append(_placed(error, reference, merged, self.text))
+            return None
+        return self._shared(Input(f"in_{len(self.inputs)}", relation, reference, merged))
+
+    def _shared(self, entry: Input) -> Input:
+        """The input already made for the same relation, or this one: a table under two aliases is read once."""
+        for known in self.inputs:
+            if _reads(known) == _reads(entry):
+                return known
+        self.inputs.append(entry)
+        return entry
+
+    def _check_options(self, options: Sequence[OptionValue], known: Sequence[str]) -> None:
+        for option in options:
+            if not covers(known, option.name.lower()):
+                place = pointer(option.place, self.text)
+                self.problems.append(OptionError.unknown(option.name, known=known, **place))
+
+    def _expressions(self, node: exp.Expression | None, *, frame: Frame, clause: str, named: _Scope) -> None:
+        """Resolve the columns of one clause, and the queries nested in it with this SELECT as their outer one."""
+        if node is None:
+            return
+        for part in node.walk(prune=lambda n: isinstance(n, exp.Query | exp.Column)):
+            if isinstance(part, exp.Query):
+                self._query(part, outer=frame, named=named)
+            elif isinstance(part, exp.Column):
+                self.columns.resolve(part, frame=frame, clause=clause)
+
+    def _nested_queries(self, node: exp.Expression, *, outer: Frame | None, named: _Scope) -> None:
+        for part in node.walk(prune=lambda n: isinstance(n, exp.Query)):
+            if isinstance(part, exp.Query) and part is not node:
+                self._query(part, outer=outer, named=named)
+
+
+def _reads(entry: Input) -> tuple[object, ...]:
+    source = entry.source
+    name = (source.kind, source.uri) if source else entry.target.name.lower()
+    return (name, tuple((option.name, option.value) for option in entry.options))
+
+
+def _placed(error: OptionError, reference: SourceRef, options: Sequence[OptionValue], text: str) -> OptionError:
+    """An option error of a source with the place of the option it names, or of the source."""
+    named = next((option for option in options if f'"{option.name}"' in error.message), None)
+    place = pointer(named.place if named else reference.place, text)
+    return OptionError(
+        error.message, detail=error.detail, hint=error.hint, code=error.code, category=error.category, **place
+    )
+
+
+def _once_per_place(problems: Sequence[SqlError]) -> tuple[SqlError, ...]:
+    seen: dict[tuple[str, int, int], SqlError] = {}
+    for problem in problems:
+        seen.setdefault((problem.message, problem.line, problem.column), problem)
+    return tuple(seen.values())
+
+
+def _rename(node: exp.Table, relation: str, used: str) -> None:
+    """Let a table node read `relation`, under the alias written or else the name used."""
+    written = node.args.get("alias")
+    if written is None or not written.args.get("this"):
+        quoted = not re.fullmatch(r"[A-Za-z_]\w*", used) or bool(node.this.args.get("quoted"))
+        name = exp.Identifier(this=used, quoted=quoted)
+        name.meta.update(node.this.meta)
+        columns = written.args.get("columns") if written is not None else None
+        node.set("alias", exp.TableAlias(this=name, columns=columns))
+    node.set("this", exp.Identifier(this=relation, quoted=False))
+    node.set("db", None)
+    node.set("catalog", None)
+
+
+def _renamed(columns: Columns, node: exp.Expression) -> Columns:
+    """The columns under the names of an alias with a column list, `AS q(a, b)`."""
+    alias = node.args.get("alias")
+    listed = alias.args.get("columns") if isinstance(alias, exp.TableAlias) else None
+    if not listed:
+        return columns
+    return Columns(tuple(str(part.name) for part in listed), complete=True)
+
+
+def _aliased(inner: _From, node: exp.Expression) -> Columns:
+    """The columns of a join in parentheses that has an alias of its own."""
+    if inner.star is None or node.args.get("pivots"):
+        return _renamed(Columns(), node)
+    return _renamed(Columns(tuple(column.name for column in inner.star), complete=True), node)
+
+
+def _joins_within(select: exp.Select) -> list[exp.Join]:
+    """The joins of a FROM, those in parentheses or nested without them included, but not those of subqueries."""
+    found: list[exp.Join] = []
+    pending: list[exp.Expression] = [*(select.args.get("joins") or ())]
+    if select.args.get("from_") is not None:
+        pending.append(select.args["from_"].this)
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, exp.Join):
+            found.append(node)
+            pending.append(node.this)
+        elif isinstance(node, exp.Table) or (isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table)):
+            pending += node.args.get("joins") or []
+            if isinstance(node, exp.Subquery):
+                pending.append(node.this)
+    return found
+
+
+def _outputs_of(select: exp.Select, frame: Frame) -> Columns:
+    names: list[str] = []
+    complete = True
+    for item in select.expressions:
+        if isinstance(item, exp.Aliases):
+            names += [str(part.name) for part in item.expressions]
+        elif item.is_star:
+            expanded = expand_star(item, frame)
+            complete = complete and expanded is not None
+            names += [column.name for column in expanded or ()]
+        else:
+            names.append(output_name(item))
+            complete = complete and is_named(item)
+    return Columns(tuple(names), complete=complete)
+
+
+def _labels_of(select: exp.Select) -> frozenset[str]:
+    labels = {str(item.alias).lower() for item in select.expressions if isinstance(item, exp.Alias)}
+    for item in select.expressions:
+        if isinstance(item, exp.Aliases):
+            labels |= {str(part.name).lower() for part in item.expressions}
+    return frozenset(labels)
+
+
+def expand_star(item: exp.Expression, frame: Frame) -> tuple[StarColumn, ...] | None:
+    """What `*`, `t.*` or `* EXCEPT (…)` stands for; None when only Spark can tell."""
+    star = item.this if isinstance(item, exp.Column) else item
+    if not isinstance(star, exp.Star) or star.args.get("replace") or star.args.get("rename"):
+        return None
+    if isinstance(item, exp.Column):
+        source = frame.source(str(item.table))
+        if source is None or not source.columns.complete or item.args.get("db"):
+            return None
+        columns: tuple[StarColumn, ...] = tuple(StarColumn(source.alias, name) for name in source.columns.names)
+    elif frame.star is None:
+        return None
+    else:
+        columns = frame.star
+    dropped = {str(part.name).lower() for part in star.args.get("except_") or ()}
+    return tuple(column for column in columns if column.name.lower() not in dropped)
+
+

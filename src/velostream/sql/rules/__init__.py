@@ -1,0 +1,26 @@
+"""Rewrites of a resolved query into SQL that Spark understands and answers as SQL says.
+
+One rule per file, named after what it does; each takes a tree and gives the changed one (it may change it in place).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from velostream.sql.rules.rewrite_any_all import rewrite_any_all
+from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
+
+RULES: tuple[Callable[[exp.Expression], exp.Expression], ...] = (
+    rewrite_any_all,
+    rewrite_in_as_value,
+)
+"""In this order: `= ANY` becomes IN, which the next rule may still have to rewrite."""
+
+
+def apply_rules(tree: exp.Expression) -> exp.Expression:
+    """The tree after all rules; the one given may be changed."""
+    for rule in RULES:
+        tree = rule(tree)
+    return tree
