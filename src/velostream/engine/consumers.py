@@ -140,6 +140,7 @@ class SinkConsumer(TransformingConsumer):
         part = self.part(batch, writes=[])
         if rows.num_rows and part.epoch is not None:
             self.sink.write(rows, part.epoch)
+            self.context.crash_point("sink.after-write")
         return Outcome(part, rows.num_rows)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -75,10 +77,15 @@ class EngineContext:
         frame = self.relations.frame(session, entry.id, self.table(entry.id).snapshot(at))
         return frame.drop(ORIGIN) if entry.kind is EntryKind.SOURCE else frame
 
+    at_crash_point: ClassVar[Callable[[Path, str], None] | None] = None
+    """What the fault tests do when a connection, known by its directory, comes to a crash point."""
+
     def crash_point(self, name: str) -> None:
         """A named instant at which the fault tests end the process; see `testing/crash.py`."""
         if name == os.environ.get("VELOSTREAM_CRASH_AT"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.at_crash_point is not None:
+            self.at_crash_point(self.directory.path, name)
 
     def board(self, entry: Entry) -> StatusBoard:
         found = self.boards.get(entry.id)

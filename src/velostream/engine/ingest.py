@@ -287,11 +287,13 @@ class Ingest:
 
     def _commit(self, outcomes: list[tuple[Consumer, Outcome]], bad: list[BadRecord], end: Offset) -> None:
         outcomes = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
+        self.context.crash_point("ingest.before-commit")
         try:
             self.context.sequence.commit(*(outcome.part for _, outcome in outcomes))
             committed = outcomes
         except VelostreamError:
             committed = [pair for pair in outcomes if self._commit_alone(*pair)]
+        self.context.crash_point("ingest.after-commit")
         for consumer, outcome in committed:
             if outcome.publish is not None:
                 outcome.publish()

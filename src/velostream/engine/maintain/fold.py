@@ -123,7 +123,9 @@ class FoldRunner(Runner):
             self._refuse_if_asked(bad)
             writes.append(self.context.dead_letter_write(self.entry, self.source.spec.uri, bad))
         epoch = Epoch(self.entry.id, self._number + 1)
+        self.context.crash_point("fold.before-commit")
         self.context.sequence.commit(Part(writes=writes, epoch=epoch, position={"offset": end}))
+        self.context.crash_point("fold.after-commit")
         self._position, self._number = end, epoch.number
         self.board.count(rows)
 

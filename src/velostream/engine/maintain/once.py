@@ -85,7 +85,9 @@ class OnceRunner(Runner):
             if bad:
                 self._refuse_if_asked(source, bad)
                 writes.append(self.context.dead_letter_write(self.entry, source.spec.uri, bad))
+        self.context.crash_point("once.before-commit")
         self.context.sequence.commit(Part(writes=writes, epoch=Epoch(self.entry.id, 0), position=offsets))
+        self.context.crash_point("once.after-commit")
         self.board.count(rows.num_rows)
         self.board.become(State.READY)
 

@@ -74,9 +74,11 @@ class RefreshRunner(Runner):
         rows = arrow_result(run_sql(session, self._sql, frames))
         table = self.context.table(self.entry.id)
         epoch = Epoch(self.entry.id, self._number + 1)
+        self.context.crash_point("refresh.before-commit")
         self.context.sequence.commit(
             Part(writes=[(table, Write(Mode.REPLACE, rows))], epoch=epoch, position={}, reads=dict(at))
         )
+        self.context.crash_point("refresh.after-commit")
         self._number = epoch.number
         self.reflects = dict(at)
         self._failed_at = {}

@@ -1,0 +1,1 @@
+"""Shipped with the package: what proves that something built on velostream holds."""
