@@ -67,7 +67,7 @@ def plan_aggregate(
     )
 
 
-def group_expressions(select: exp.Select, frame: Frame | None) -> list[exp.Expression]:
+def group_expressions(select: exp.Select, frame: Frame | None) -> list[exp.Expr]:
     """What GROUP BY groups by: expressions, with ordinals and names of select items put in, GROUP BY ALL spelt out.
 
     Only sources known by `frame` win over a select item of the same name, as in Spark.
@@ -77,16 +77,13 @@ def group_expressions(select: exp.Select, frame: Frame | None) -> list[exp.Expre
         return []
     if group.args.get("all"):
         return [bare_item(item) for item in select.expressions if not aggregate_calls(item)]
-    found: list[exp.Expression] = []
-    for part in group.expressions:
-        for expression in part.expressions if isinstance(part, exp.Tuple) else [part]:
-            found.append(_meant(expression.unnest(), select, frame))
-    return found
+    parts = [part.expressions if isinstance(part, exp.Tuple) else [part] for part in group.expressions]
+    return [_meant(expression.unnest(), select, frame) for part in parts for expression in part]
 
 
-def bare_item(item: exp.Expression) -> exp.Expression:
+def bare_item(item: exp.Expr) -> exp.Expr:
     """A select item without its alias and parentheses."""
-    inner = item.this if isinstance(item, exp.Alias) else item
+    inner: exp.Expr = item.this if isinstance(item, exp.Alias) else item
     return inner.unnest()
 
 
@@ -101,7 +98,7 @@ def grouping_construct(select: exp.Select) -> str | None:
     return None
 
 
-def _meant(expression: exp.Expression, select: exp.Select, frame: Frame | None) -> exp.Expression:
+def _meant(expression: exp.Expr, select: exp.Select, frame: Frame | None) -> exp.Expr:
     if isinstance(expression, exp.Literal) and not expression.is_string and str(expression.this).isdigit():
         ordinal = int(str(expression.this))
         if 1 <= ordinal <= len(select.expressions) and not select.expressions[ordinal - 1].is_star:
@@ -119,7 +116,7 @@ def _meant(expression: exp.Expression, select: exp.Select, frame: Frame | None) 
 class _Item:
     """One output: its expression (lateral aliases put in) and its name."""
 
-    expression: exp.Expression
+    expression: exp.Expr
     name: str
 
 
@@ -132,9 +129,9 @@ class _Cutter:
         self.items = self._items()
         self.groups = [self._inlined(group) for group in group_expressions(select, frame)]
         self.group_forms = [canonical(group) for group in self.groups]
-        self.aggregates: list[exp.Expression] = []
+        self.aggregates: list[exp.Expr] = []
         self.aggregate_forms: list[Form] = []
-        self.fed: list[exp.Expression] = []
+        self.fed: list[exp.Expr] = []
         self.fed_forms: list[Form] = []
         self._validate()
         if not self.problems:
@@ -188,8 +185,8 @@ class _Cutter:
         _attach_ctes(feed, self.select)
         return feed
 
-    def _aggregate(self, items: list[exp.Expression]) -> exp.Select:
-        statement = exp.Select(expressions=items, from_=exp.From(this=_relation(FEED)))
+    def _aggregate(self, items: Sequence[exp.Expr]) -> exp.Select:
+        statement = exp.Select(expressions=list(items), from_=exp.From(this=_relation(FEED)))
         if self.groups:
             statement.set("group", exp.Group(expressions=[self._over_feed(group) for group in self.groups]))
         return statement
@@ -205,7 +202,7 @@ class _Cutter:
                 found.append(_Item(self._inlined(bare_item(item)), output_name(item)))
         return found
 
-    def _expanded(self, item: exp.Expression) -> list[_Item]:
+    def _expanded(self, item: exp.Expr) -> list[_Item]:
         columns = expand_star(item, self.frame)
         if columns is None:
             self._refuse("* beside an aggregate", item, hint="name the columns")
@@ -218,11 +215,11 @@ class _Cutter:
             found.append(_Item(reference, column.name))
         return found
 
-    def _inlined(self, expression: exp.Expression, depth: int = 0) -> exp.Expression:
+    def _inlined(self, expression: exp.Expr, depth: int = 0) -> exp.Expr:
         """A copy with the names of other select items replaced by what they stand for."""
         labels = {str(item.alias).lower(): item.this for item in self.select.expressions if isinstance(item, exp.Alias)}
 
-        def replaced(node: exp.Expression) -> exp.Expression:
+        def replaced(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column) or node.table or origin_of(node) is not None:
                 return node
             name = str(node.name).lower()
@@ -239,7 +236,9 @@ class _Cutter:
             self._refuse(f"GROUP BY {construct}", self.select.args["group"], hint=self._materialise())
         for group in self.groups:
             if aggregate_calls(group):
-                self._invalid("GROUP BY can't contain an aggregate", group, hint="group by columns or expressions of them")
+                self._invalid(
+                    "GROUP BY can't contain an aggregate", group, hint="group by columns or expressions of them"
+                )
             if function_name(group) == "session_window":
                 self._refuse("session_window", group, hint=self._materialise())
         clauses = [*self.select.expressions, self.select.args.get("having"), self.select.args.get("order")]
@@ -249,24 +248,24 @@ class _Cutter:
             elif any(inner is not call and is_aggregate_call(inner) for inner in _inside(call)):
                 self._invalid("an aggregate can't contain another one", call, hint="aggregate in two steps")
 
-    def _distinct_hint(self, call: exp.Expression) -> str:
+    def _distinct_hint(self, call: exp.Expr) -> str:
         approximate = "approx_count_distinct is close and keeps up, or " if function_name(call) == "count" else ""
         return approximate + self._materialise()
 
     def _materialise(self) -> str:
         return "make the stream a table first: CREATE TABLE t AS SELECT * FROM …; then aggregate t"
 
-    def _refuse(self, construct: str, node: exp.Expression, *, hint: str) -> None:
+    def _refuse(self, construct: str, node: exp.Expr, *, hint: str) -> None:
         message = f"{construct} over a stream can't be executed by this version"
         self.problems.append(NotExecutableError(message, hint=hint, **pointer(node, self.text)))
 
-    def _invalid(self, message: str, node: exp.Expression, *, hint: str) -> None:
+    def _invalid(self, message: str, node: exp.Expr, *, hint: str) -> None:
         self.problems.append(ValidationError(message, hint=hint, **pointer(node, self.text)))
 
-    def _over_feed(self, expression: exp.Expression) -> exp.Expression:
+    def _over_feed(self, expression: exp.Expr) -> exp.Expr:
         """A copy that reads the feed: every column, and every argument with a subquery in it, is one of `c0…cn`."""
 
-        def read(node: exp.Expression) -> exp.Expression:
+        def read(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Column) and not node.is_star:
                 return self._fed(node)
             holds_query = next(queries_in(node), None) is not None
@@ -276,7 +275,7 @@ class _Cutter:
 
         return read(expression)
 
-    def _fed(self, column: exp.Column) -> exp.Expression:
+    def _fed(self, column: exp.Column) -> exp.Expr:
         """A column of the feed; a field of a grouped struct is read from that group, as Spark wants it."""
         grouped = self._grouped_prefix(column)
         if grouped is None:
@@ -284,17 +283,17 @@ class _Cutter:
         number, fields = grouped
         return _field(self._over_feed(self.groups[number]), fields)
 
-    def _feed_number(self, expression: exp.Expression) -> int:
+    def _feed_number(self, expression: exp.Expr) -> int:
         form = canonical(expression)
         if form not in self.fed_forms:
             self.fed_forms.append(form)
             self.fed.append(expression)
         return self.fed_forms.index(form)
 
-    def _over_groups(self, expression: exp.Expression) -> exp.Expression:
+    def _over_groups(self, expression: exp.Expr) -> exp.Expr:
         """A copy that reads the bare aggregate: group expressions as `g0…gn`, aggregates as `a0…an`."""
 
-        def read(node: exp.Expression, *, nested: bool, windowed: bool = False) -> exp.Expression:
+        def read(node: exp.Expr, *, nested: bool, windowed: bool = False) -> exp.Expr:
             form = canonical(node)
             if form in self.group_forms:
                 return _group_column(f"g{self.group_forms.index(form)}")
@@ -304,19 +303,17 @@ class _Cutter:
                 return self._ungrouped(node)
             within = nested or isinstance(node, exp.Query)
             opens = isinstance(node, exp.Window) or (windowed and isinstance(node, AGGREGATE_WRAPPERS))
-            return _with_children(
-                node, lambda child: read(child, nested=within, windowed=opens and child is node.this)
-            )
+            return _with_children(node, lambda child: read(child, nested=within, windowed=opens and child is node.this))
 
         return read(expression, nested=False)
 
-    def _aggregate_number(self, call: exp.Expression, form: Form) -> int:
+    def _aggregate_number(self, call: exp.Expr, form: Form) -> int:
         if form not in self.aggregate_forms:
             self.aggregate_forms.append(form)
             self.aggregates.append(call)
         return self.aggregate_forms.index(form)
 
-    def _ungrouped(self, column: exp.Column) -> exp.Expression:
+    def _ungrouped(self, column: exp.Column) -> exp.Expr:
         """A column that is no group expression itself: a field of one, a column of a subquery, or a mistake."""
         origin = origin_of(column)
         if origin is None or origin.scope != self.frame.scope:
@@ -335,7 +332,9 @@ class _Cutter:
     def _grouped_prefix(self, column: exp.Column) -> tuple[int, tuple[str, ...]] | None:
         """Which group is a struct that the column is a field of, and the names down to the field."""
         origin = origin_of(column)
-        for kept in range(len(origin.fields) - 1, -1, -1) if origin is not None else ():
+        if origin is None:
+            return None
+        for kept in range(len(origin.fields) - 1, -1, -1):
             whole = column.copy()
             set_origin(whole, replace(origin, fields=origin.fields[:kept]))
             form = canonical(whole)
@@ -357,11 +356,11 @@ class _Cutter:
                 found[clause] = self._over_groups(value)
         return found
 
-    def _outputs_inlined(self, expression: exp.Expression) -> exp.Expression:
+    def _outputs_inlined(self, expression: exp.Expr) -> exp.Expr:
         """A copy of HAVING with output names replaced by their expressions, which WHERE would not know."""
         outputs = {item.name.lower(): item.expression for item in self.items}
 
-        def replaced(node: exp.Expression) -> exp.Expression:
+        def replaced(node: exp.Expr) -> exp.Expr:
             bare = isinstance(node, exp.Column) and not node.table and origin_of(node) is None
             found = outputs.get(str(node.name).lower()) if bare else None
             return node if found is None else exp.paren(found)
@@ -369,18 +368,18 @@ class _Cutter:
         return expression.copy().transform(replaced, copy=False)
 
 
-def _with_children(node: exp.Expression, change: Callable[[exp.Expression], exp.Expression]) -> exp.Expression:
+def _with_children(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
     """A copy of a node with its children changed."""
     copied = node.copy()
     for name, value in node.args.items():
-        if isinstance(value, exp.Expression):
+        if isinstance(value, exp.Expr):
             copied.set(name, change(value))
         elif isinstance(value, list):
-            copied.set(name, [change(part) if isinstance(part, exp.Expression) else part for part in value])
+            copied.set(name, [change(part) if isinstance(part, exp.Expr) else part for part in value])
     return copied
 
 
-def _inside(call: exp.Expression) -> Sequence[exp.Expression]:
+def _inside(call: exp.Expr) -> Sequence[exp.Expr]:
     """The parts of an aggregate call's arguments, without its own function and wrappers."""
     core = unwrapped(call)
     return [part for part in core.walk(prune=lambda n: isinstance(n, exp.Query)) if part is not core]
@@ -392,7 +391,7 @@ def _attach_ctes(target: exp.Select, origin: exp.Select) -> None:
     if clause is None:
         return
     wanted = {name.lower() for name in relations_in(target)}
-    kept: list[exp.Expression] = []
+    kept: list[exp.Expr] = []
     for cte in reversed(clause.expressions):
         if str(cte.alias).lower() in wanted:
             kept.insert(0, cte.copy())
@@ -401,7 +400,7 @@ def _attach_ctes(target: exp.Select, origin: exp.Select) -> None:
         target.set("with_", exp.With(expressions=kept, recursive=clause.args.get("recursive")))
 
 
-def _as(expression: exp.Expression, name: str) -> exp.Alias:
+def _as(expression: exp.Expr, name: str) -> exp.Alias:
     return exp.Alias(this=expression, alias=exp.Identifier(this=name, quoted=False))
 
 
@@ -413,7 +412,7 @@ def _group_column(name: str) -> exp.Column:
     return exp.column(name, table=GROUPS)
 
 
-def _field(value: exp.Expression, names: Sequence[str]) -> exp.Expression:
+def _field(value: exp.Expr, names: Sequence[str]) -> exp.Expr:
     for name in names:
         value = exp.Dot(this=value, expression=identifier(name))
     return value

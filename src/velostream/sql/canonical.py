@@ -11,7 +11,7 @@ from velostream.sql.scope import origin_of
 Form = Hashable
 
 
-def canonical(expression: exp.Expression) -> Form:
+def canonical(expression: exp.Expr) -> Form:
     """Equal for `o.Sku`, `sku` and `(sku)` where they are the same column; unequal whenever in doubt."""
     if isinstance(expression, exp.Paren):
         return canonical(expression.this)
@@ -28,8 +28,8 @@ def canonical(expression: exp.Expression) -> Form:
 
 
 def _argument(name: str, value: object) -> Form:
-    if isinstance(value, exp.Expression):
+    if isinstance(value, exp.Expr):
         return (name, canonical(value))
     if isinstance(value, list):
-        return (name, tuple(canonical(part) if isinstance(part, exp.Expression) else str(part) for part in value))
+        return (name, tuple(canonical(part) if isinstance(part, exp.Expr) else str(part) for part in value))
     return (name, None if value is None or value is False else str(value))

@@ -96,7 +96,7 @@ class ColumnResolver:
                 missing_in = missing_in or source
             if self._found_in(column, names, visible, hidden=clause == "on") or not visible.complete:
                 return
-            if len(names) > 2 and visible.source(names[1]) is not None:  # noqa: PLR2004 - database.table.column
+            if len(names) > 2 and visible.source(names[1]) is not None:
                 return
         if _is_output(frame, names[0], clause=clause):
             return
@@ -106,7 +106,7 @@ class ColumnResolver:
         else:
             self._unknown_alias(parts[0], names[0], frame=frame)
 
-    def _unknown_alias(self, part: exp.Expression, name: str, *, frame: Frame) -> None:
+    def _unknown_alias(self, part: exp.Expr, name: str, *, frame: Frame) -> None:
         known = {alias for visible in _outwards(frame) for alias in visible.aliases() if alias}
         self._problems.append(
             ResolveError(

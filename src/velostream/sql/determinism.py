@@ -14,7 +14,7 @@ from velostream.sql.statements import OptionValue
 REFRESH_INTERVAL = "refresh.interval"
 
 
-def check_repeatable(tree: exp.Expression, *, where: str, text: str) -> list[SqlError]:
+def check_repeatable(tree: exp.Expr, *, where: str, text: str) -> list[SqlError]:
     """Problems for `rand()`, `uuid()` and their like; `where` says what can't have them."""
     return [
         ValidationError(
@@ -29,7 +29,7 @@ def check_repeatable(tree: exp.Expression, *, where: str, text: str) -> list[Sql
     ]
 
 
-def check_clock(tree: exp.Expression, *, options: Iterable[OptionValue], text: str) -> list[SqlError]:
+def check_clock(tree: exp.Expr, *, options: Iterable[OptionValue], text: str) -> list[SqlError]:
     """Problems for `current_timestamp()` and its like in a view that changes only when its inputs do."""
     if any(option.name.lower() == REFRESH_INTERVAL for option in options):
         return []

@@ -5,17 +5,87 @@ from __future__ import annotations
 from sqlglot import exp
 
 _AGGREGATES_BY_NAME = frozenset(
-    """
-    any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
-    approx_top_k_combine array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and
-    bool_or collect_list collect_set corr count count_distinct count_if count_min_sketch covar_pop covar_samp every first
-    first_value grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg kll_sketch_agg_bigint
-    kll_sketch_agg_double kll_sketch_agg_float kurtosis last last_value listagg max max_by mean median min min_by mode
-    percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2
-    regr_slope regr_sxx regr_sxy regr_syy schema_of_json_agg schema_of_variant_agg skewness some std stddev stddev_pop
-    stddev_samp string_agg sum theta_intersection_agg theta_sketch_agg theta_union_agg try_avg try_sum var_pop var_samp
-    variance group_concat
-    """.split()
+    (
+        "any_value",
+        "approx_count_distinct",
+        "approx_percentile",
+        "approx_top_k",
+        "approx_top_k_accumulate",
+        "approx_top_k_combine",
+        "array_agg",
+        "avg",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "bitmap_and_agg",
+        "bitmap_construct_agg",
+        "bitmap_or_agg",
+        "bool_and",
+        "bool_or",
+        "collect_list",
+        "collect_set",
+        "corr",
+        "count",
+        "count_distinct",
+        "count_if",
+        "count_min_sketch",
+        "covar_pop",
+        "covar_samp",
+        "every",
+        "first",
+        "first_value",
+        "grouping",
+        "grouping_id",
+        "histogram_numeric",
+        "hll_sketch_agg",
+        "hll_union_agg",
+        "kll_sketch_agg_bigint",
+        "kll_sketch_agg_double",
+        "kll_sketch_agg_float",
+        "kurtosis",
+        "last",
+        "last_value",
+        "listagg",
+        "max",
+        "max_by",
+        "mean",
+        "median",
+        "min",
+        "min_by",
+        "mode",
+        "percentile",
+        "percentile_approx",
+        "percentile_cont",
+        "percentile_disc",
+        "regr_avgx",
+        "regr_avgy",
+        "regr_count",
+        "regr_intercept",
+        "regr_r2",
+        "regr_slope",
+        "regr_sxx",
+        "regr_sxy",
+        "regr_syy",
+        "schema_of_json_agg",
+        "schema_of_variant_agg",
+        "skewness",
+        "some",
+        "std",
+        "stddev",
+        "stddev_pop",
+        "stddev_samp",
+        "string_agg",
+        "sum",
+        "theta_intersection_agg",
+        "theta_sketch_agg",
+        "theta_union_agg",
+        "try_avg",
+        "try_sum",
+        "var_pop",
+        "var_samp",
+        "variance",
+        "group_concat",
+    )
 )
 
 _WINDOW_ONLY = (
@@ -33,30 +103,66 @@ _WINDOW_ONLY = (
 AGGREGATE_WRAPPERS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
 _GENERATORS = frozenset(
-    """
-    explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple variant_explode
-    variant_explode_outer
-    """.split()
+    (
+        "explode",
+        "explode_outer",
+        "posexplode",
+        "posexplode_outer",
+        "inline",
+        "inline_outer",
+        "stack",
+        "json_tuple",
+        "variant_explode",
+        "variant_explode_outer",
+    )
 )
 
 _NONDETERMINISTIC = frozenset(
-    """
-    rand randn random uuid shuffle monotonically_increasing_id spark_partition_id input_file_name
-    input_file_block_start input_file_block_length randstr uniform
-    """.split()
+    (
+        "rand",
+        "randn",
+        "random",
+        "uuid",
+        "shuffle",
+        "monotonically_increasing_id",
+        "spark_partition_id",
+        "input_file_name",
+        "input_file_block_start",
+        "input_file_block_length",
+        "randstr",
+        "uniform",
+    )
 )
 
 _TIME = frozenset(
-    "current_timestamp current_date current_time now curdate localtimestamp getdate sysdate current_datetime".split()
+    (
+        "current_timestamp",
+        "current_date",
+        "current_time",
+        "now",
+        "curdate",
+        "localtimestamp",
+        "getdate",
+        "sysdate",
+        "current_datetime",
+    )
 )
 
 SESSION_WORDS = frozenset(
-    "user session_user current_user current_catalog current_schema current_database grouping__id".split()
+    (
+        "user",
+        "session_user",
+        "current_user",
+        "current_catalog",
+        "current_schema",
+        "current_database",
+        "grouping__id",
+    )
 )
 """Words that Spark reads as a function where no column has that name."""
 
 
-def function_name(node: exp.Expression) -> str:
+def function_name(node: exp.Expr) -> str:
     """The lower-case name of a function call; empty for what is no function."""
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower()
@@ -65,7 +171,7 @@ def function_name(node: exp.Expression) -> str:
     return ""
 
 
-def is_aggregate(node: exp.Expression) -> bool:
+def is_aggregate(node: exp.Expr) -> bool:
     """Whether a node itself is a call of an aggregate function (be it under OVER or not)."""
     if isinstance(node, _WINDOW_ONLY):
         return False
@@ -74,18 +180,18 @@ def is_aggregate(node: exp.Expression) -> bool:
     return isinstance(node, exp.Anonymous) and str(node.name).lower() in _AGGREGATES_BY_NAME
 
 
-def aggregate_calls(node: exp.Expression | None) -> list[exp.Expression]:
+def aggregate_calls(node: exp.Expr | None) -> list[exp.Expr]:
     """Outermost aggregate calls of an expression, each with its FILTER, WITHIN GROUP or IGNORE NULLS around it.
 
-    Calls under OVER are window functions, not aggregates, but an aggregate may stand inside their arguments; calls inside
-    a nested query belong to that query.
+    Calls under OVER are window functions, not aggregates, but an aggregate may stand inside their arguments; calls
+    inside a nested query belong to that query.
     """
-    found: list[exp.Expression] = []
+    found: list[exp.Expr] = []
     _collect_aggregates(node, found)
     return found
 
 
-def _collect_aggregates(node: exp.Expression | None, found: list[exp.Expression]) -> None:
+def _collect_aggregates(node: exp.Expr | None, found: list[exp.Expr]) -> None:
     if node is None or isinstance(node, exp.Query):
         return
     if is_aggregate_call(node):
@@ -104,23 +210,23 @@ def _collect_aggregates(node: exp.Expression | None, found: list[exp.Expression]
         _collect_aggregates(part, found)
 
 
-def is_aggregate_call(node: exp.Expression) -> bool:
+def is_aggregate_call(node: exp.Expr) -> bool:
     """Whether a node is an aggregate function, or such a function in its wrapper."""
     return is_aggregate(unwrapped(node))
 
 
-def unwrapped(node: exp.Expression) -> exp.Expression:
+def unwrapped(node: exp.Expr) -> exp.Expr:
     """An aggregate function out of its FILTER, WITHIN GROUP or IGNORE NULLS."""
     while isinstance(node, AGGREGATE_WRAPPERS):
         node = node.this
     return node
 
 
-def _children(node: exp.Expression) -> list[exp.Expression]:
+def _children(node: exp.Expr) -> list[exp.Expr]:
     return list(node.iter_expressions())
 
 
-def is_distinct_aggregate(call: exp.Expression) -> bool:
+def is_distinct_aggregate(call: exp.Expr) -> bool:
     """Whether an aggregate call counts or sums distinct values only."""
     inner = unwrapped(call)
     if function_name(inner) == "count_distinct":
@@ -128,16 +234,16 @@ def is_distinct_aggregate(call: exp.Expression) -> bool:
     return any(isinstance(argument, exp.Distinct) for argument in _children(inner))
 
 
-def is_generator(node: exp.Expression) -> bool:
+def is_generator(node: exp.Expr) -> bool:
     """Whether a node is a function that makes several rows of one."""
     return function_name(node) in _GENERATORS
 
 
-def is_nondeterministic(node: exp.Expression) -> bool:
+def is_nondeterministic(node: exp.Expr) -> bool:
     """Whether a function's value differs when the same row is computed again."""
     return function_name(node) in _NONDETERMINISTIC
 
 
-def is_time_function(node: exp.Expression) -> bool:
+def is_time_function(node: exp.Expr) -> bool:
     """Whether a function tells the time of the computation."""
     return function_name(node) in _TIME

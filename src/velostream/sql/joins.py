@@ -41,11 +41,11 @@ def find_fast_way(select: exp.Select | None, *, frame: Frame | None, inputs: Seq
 
     `inputs` are all the query reads; without a table among them there is nothing to look up.
     """
-    if len(inputs) < 2:  # noqa: PLR2004 - the stream alone
+    if len(inputs) < 2:
         return FastWay()
+    if select is None or frame is None:
+        return FastWay(None, "a set operation reads the tables")
     try:
-        if select is None or frame is None:
-            raise _NoFastWay("a set operation reads the tables")
         return FastWay(_Planner(select, frame=frame, inputs=inputs).stages())
     except _NoFastWay as reason:
         return FastWay(None, reason.reason)
@@ -65,7 +65,7 @@ class _Joined:
 
 @dataclass(frozen=True)
 class _Equality:
-    driving: exp.Expression
+    driving: exp.Expr
     column: str
 
 
@@ -75,7 +75,7 @@ class _Planner:
         self.frame = frame
         self.inputs = {entry.relation: entry for entry in inputs}
         self.joined: dict[str, _Joined] = {}
-        self.residual: list[exp.Expression] = []
+        self.residual: list[exp.Expr] = []
 
     def stages(self) -> Stages:
         self._check_form()
@@ -116,7 +116,7 @@ class _Planner:
         if len(set(aliases)) < len(aliases):
             raise _NoFastWay("two relations have the same alias")
 
-    def _admit(self, item: exp.Expression, *, driving: bool) -> _Joined:
+    def _admit(self, item: exp.Expr, *, driving: bool) -> _Joined:
         relation = input_of(item)
         schema = self.inputs[relation].target.schema if relation in self.inputs else None
         if relation is None or schema is None:
@@ -146,16 +146,16 @@ class _Planner:
         return False
 
     def _equalities(self, join: exp.Join, joined: _Joined, *, outer: bool) -> list[_Equality]:
-        pairs: list[_Equality] = []
-        for name in [str(part.name) for part in join.args.get("using") or ()]:
-            pairs.append(self._using(name, joined))
+        pairs = [self._using(str(part.name), joined) for part in join.args.get("using") or ()]
         for condition in conjuncts(join.args.get("on")):
             equality = self._equality(condition, joined)
             taken = equality is not None and any(pair.column == equality.column for pair in pairs)
             if equality is not None and not taken:
                 pairs.append(equality)
             elif outer:
-                raise _NoFastWay(f'the outer join to "{joined.alias}" has a condition besides equalities with its columns')
+                raise _NoFastWay(
+                    f'the outer join to "{joined.alias}" has a condition besides equalities with its columns'
+                )
             else:
                 self.residual.append(condition)
         if not pairs:
@@ -172,7 +172,7 @@ class _Planner:
                 return _Equality(reference, column.name)
         raise _NoFastWay(f'USING ("{name}") has no column of the stream')
 
-    def _equality(self, condition: exp.Expression, joined: _Joined) -> _Equality | None:
+    def _equality(self, condition: exp.Expr, joined: _Joined) -> _Equality | None:
         if not isinstance(condition, exp.EQ):
             return None
         for column, driving in (
@@ -185,13 +185,15 @@ class _Planner:
                 return _Equality(driving, origin.column)
         return None
 
-    def _drives(self, expression: exp.Expression, joined: _Joined) -> bool:
+    def _drives(self, expression: exp.Expr, joined: _Joined) -> bool:
         """Whether an expression reads only what is there before this lookup, and something of it."""
         if any(is_nondeterministic(part) for part in expression.walk()):
             return False
         origins = [origin_of(column) for column in expression.find_all(exp.Column)]
         return bool(origins) and all(
-            origin is not None and origin.source.lower() in self.joined and origin.source.lower() != joined.alias.lower()
+            origin is not None
+            and origin.source.lower() in self.joined
+            and origin.source.lower() != joined.alias.lower()
             for origin in origins
         )
 
@@ -214,7 +216,7 @@ class _Planner:
         return self.joined[origin.source.lower()].schema.column(origin.column).type
 
     def _sql(self) -> str:
-        items: list[exp.Expression] = []
+        items: list[exp.Expr] = []
         for item in self.select.expressions:
             if item.is_star:
                 items += self._expanded(item)
@@ -231,19 +233,19 @@ class _Planner:
             statement.set("where", exp.Where(this=exp.and_(*conditions, copy=False)))
         return statement.sql(dialect="spark")
 
-    def _expanded(self, item: exp.Expression) -> list[exp.Expression]:
+    def _expanded(self, item: exp.Expr) -> list[exp.Expr]:
         columns = expand_star(item, self.frame)
         if columns is None or any(column.source is None for column in columns):
             raise _NoFastWay(f"only Spark can tell what {item.sql(dialect='spark')} stands for")
         return [aliased(self._stage_column(column), column.name) for column in columns]
 
-    def _stage_column(self, column: StarColumn) -> exp.Expression:
+    def _stage_column(self, column: StarColumn) -> exp.Expr:
         return self._reference(Origin(self.frame.scope, column.source or "", column.name), qualifier=STAGE)
 
-    def _rewritten(self, expression: exp.Expression, *, qualifier: str | None) -> exp.Expression:
+    def _rewritten(self, expression: exp.Expr, *, qualifier: str | None) -> exp.Expr:
         """A copy that reads the stage instead of the relations."""
 
-        def replaced(node: exp.Expression) -> exp.Expression:
+        def replaced(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column):
                 return node
             origin = origin_of(node)
@@ -253,19 +255,19 @@ class _Planner:
 
         return expression.copy().transform(replaced, copy=False)
 
-    def _reference(self, origin: Origin, *, qualifier: str | None) -> exp.Expression:
+    def _reference(self, origin: Origin, *, qualifier: str | None) -> exp.Expr:
         joined = self.joined.get(origin.source.lower())
         if joined is None:
             raise _NoFastWay(f'only Spark can tell what "{origin.source}" is')
         if joined.prefix:
             joined.used.setdefault(origin.column, None)
-        column: exp.Expression = plain_column(joined.prefix + origin.column, table=qualifier)
+        column: exp.Expr = plain_column(joined.prefix + origin.column, table=qualifier)
         for name in origin.fields:
             column = exp.Dot(this=column, expression=identifier(name))
         return column
 
 
-def conjuncts(condition: exp.Expression | None) -> list[exp.Expression]:
+def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
     """The AND-ed parts of a condition, out of their parentheses, left to right."""
     if condition is None:
         return []

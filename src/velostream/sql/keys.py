@@ -84,7 +84,7 @@ def _copied_key(select: exp.Select, frame: Frame, resolution: Resolution) -> tup
     return tuple(name for name in key if name is not None) if all(key) else ()
 
 
-def _copied_columns(item: exp.Expression, frame: Frame) -> list[tuple[str, str]]:
+def _copied_columns(item: exp.Expr, frame: Frame) -> list[tuple[str, str]]:
     """Stored and output name of the columns an item passes on as they are."""
     if item.is_star:
         return [(column.name, column.name) for column in expand_star(item, frame) or ()]

@@ -17,7 +17,7 @@ _TEXT_FUNCTIONS = (exp.Lower, exp.Upper, exp.Trim)
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
-def expression_type(expression: exp.Expression, type_of: Callable[[exp.Column], pa.DataType | None]) -> pa.DataType | None:
+def expression_type(expression: exp.Expr, type_of: Callable[[exp.Column], pa.DataType | None]) -> pa.DataType | None:
     """The type of an expression where it is plain to see; None when only Spark can tell."""
     if isinstance(expression, exp.Paren):
         return expression_type(expression.this, type_of)

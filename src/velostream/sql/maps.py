@@ -13,7 +13,7 @@ from velostream.sql.scope import Frame, scope_of, streams_in
 from velostream.sql.shape import outermost_select
 
 
-def plan_map(tree: exp.Expression, *, frames: Mapping[int, Frame], inputs: Sequence[Input]) -> MapPlan:
+def plan_map(tree: exp.Expr, *, frames: Mapping[int, Frame], inputs: Sequence[Input]) -> MapPlan:
     """How batches of the one stream of a query become its rows; joins already read with the stream driving."""
     select = outermost_select(tree)
     scope = scope_of(select) if select is not None else None
@@ -23,12 +23,12 @@ def plan_map(tree: exp.Expression, *, frames: Mapping[int, Frame], inputs: Seque
     return MapPlan(driving, name_items(tree).sql(dialect="spark"), fast.stages, fast.why_not)
 
 
-def relations_in(tree: exp.Expression) -> set[str]:
+def relations_in(tree: exp.Expr) -> set[str]:
     """Names of all tables a tree reads, those of its CTEs among them."""
     return {str(table.name) for table in tree.find_all(exp.Table)}
 
 
-def name_items(tree: exp.Expression) -> exp.Expression:
+def name_items(tree: exp.Expr) -> exp.Expr:
     """A copy whose outermost select items have their names written down, so that rewriting can't change them."""
     copied = tree.copy()
     select = outermost_select(copied)

@@ -7,7 +7,7 @@ from sqlglot import exp
 from velostream.sql.functions import is_generator
 
 
-def output_name(item: exp.Expression) -> str:
+def output_name(item: exp.Expr) -> str:
     """The name of one select item: its alias, its column's last part, or Spark's text of the expression.
 
     Text that Spark would spell differently in a detail is still a stable name; the plan writes it down as an alias
@@ -26,12 +26,12 @@ def output_name(item: exp.Expression) -> str:
     return _expression_text(item)
 
 
-def is_named(item: exp.Expression) -> bool:
+def is_named(item: exp.Expr) -> bool:
     """Whether the name is certain: an alias or a column, not text made of an expression."""
     return isinstance(item, exp.Alias | exp.Column | exp.Dot) and not item.is_star
 
 
-def named(item: exp.Expression) -> exp.Expression:
+def named(item: exp.Expr) -> exp.Expr:
     """The item with its output name written down; stars and generators, whose names are several, as they are."""
     if isinstance(item, exp.Alias | exp.Aliases) or item.is_star or is_generator(item):
         return item
@@ -40,7 +40,7 @@ def named(item: exp.Expression) -> exp.Expression:
     return alias(item, output_name(item))
 
 
-def alias(node: exp.Expression, name: str) -> exp.Alias:
+def alias(node: exp.Expr, name: str) -> exp.Alias:
     """`node AS name`, the name quoted where Spark needs it."""
     return exp.Alias(this=node, alias=identifier(name))
 
@@ -55,7 +55,7 @@ def plain_column(name: str, *, table: str | None = None) -> exp.Column:
     return exp.Column(this=identifier(name), table=exp.Identifier(this=table, quoted=False) if table else None)
 
 
-def _expression_text(item: exp.Expression) -> str:
+def _expression_text(item: exp.Expr) -> str:
     copied = item.copy()
     for column in list(copied.find_all(exp.Column)):
         if column.table:

@@ -16,7 +16,7 @@ from velostream.sql.resolve import expand_star
 from velostream.sql.scope import Frame, origin_of
 from velostream.sql.shape import nested_queries, reads_input
 
-_FUNCTIONS: dict[type[exp.Expression], AggregateFunction] = {
+_FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
     exp.Count: AggregateFunction.COUNT,
     exp.Sum: AggregateFunction.SUM,
     exp.Avg: AggregateFunction.AVG,
@@ -71,7 +71,7 @@ class _Reader:
             access=access_path(self.relation, condition),
         )
 
-    def _items(self, expression: exp.Expression) -> list[Item]:
+    def _items(self, expression: exp.Expr) -> list[Item]:
         if expression.is_star:
             columns = expand_star(expression, self.frame)
             if columns is None:
@@ -86,13 +86,13 @@ class _Reader:
             raise _NotPlain
         return [self._aggregate(name, function, bare.this)]
 
-    def _aggregate(self, name: str, function: AggregateFunction, argument: exp.Expression) -> Item:
+    def _aggregate(self, name: str, function: AggregateFunction, argument: exp.Expr) -> Item:
         if isinstance(argument, exp.Star) and function is AggregateFunction.COUNT and not argument.args.get("except_"):
             return Item(name, None, function)
         distinct = isinstance(argument, exp.Distinct)
         if distinct and len(argument.expressions) != 1:
             raise _NotPlain
-        inner = argument.expressions[0] if distinct else argument
+        inner: exp.Expr = argument.expressions[0] if distinct else argument
         column = self._column(inner.unnest())
         type_ = self.schema.column(column).type
         numeric = pa.types.is_integer(type_) or pa.types.is_decimal(type_)
@@ -104,7 +104,7 @@ class _Reader:
             raise _NotPlain
         return Item(name, column, function, distinct)
 
-    def _column(self, node: exp.Expression) -> str:
+    def _column(self, node: exp.Expr) -> str:
         origin = origin_of(node) if isinstance(node, exp.Column) else None
         if origin is None or origin.fields:
             raise _NotPlain
@@ -132,7 +132,7 @@ class _Reader:
             found.append(Order(column, descending, bool(part.args.get("nulls_first"))))
         return tuple(found)
 
-    def _ordered_column(self, node: exp.Expression, items: tuple[Item, ...]) -> str:
+    def _ordered_column(self, node: exp.Expr, items: tuple[Item, ...]) -> str:
         column: str | None = None
         if isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit():
             ordinal = int(str(node.this))
@@ -179,18 +179,18 @@ def _fixed_column(condition: Expression) -> str | None:
 
 
 def _is_ordered(type_: pa.DataType) -> bool:
-    """Whether every store orders and compares the type as Spark does; floats (NaN, -0.0) and nested types don't count."""
+    """Whether every store orders and compares the type as Spark does; not so floats (NaN, -0.0) and nested types."""
     return not (pa.types.is_floating(type_) or pa.types.is_nested(type_) or pa.types.is_null(type_))
 
 
-def _unqualified(condition: exp.Expression) -> exp.Expression:
+def _unqualified(condition: exp.Expr) -> exp.Expr:
     """A copy whose columns go by their stored names alone."""
 
-    def bare(node: exp.Expression) -> exp.Expression:
+    def bare(node: exp.Expr) -> exp.Expr:
         origin = origin_of(node) if isinstance(node, exp.Column) else None
         if origin is None:
             return node
-        column: exp.Expression = exp.Column(this=identifier(origin.column))
+        column: exp.Expr = exp.Column(this=identifier(origin.column))
         for name in origin.fields:
             column = exp.Dot(this=column, expression=identifier(name))
         return column

@@ -1,7 +1,7 @@
 """The plan of a query as data: what EXPLAIN prints and the engine executes.
 
-A plan never names Spark objects. Every SQL text in it is plain Spark SQL over relation names that the engine registers as
-temporary views: the `relation` of each input, `stage` for a batch after its lookups, `feed` for the rows an
+A plan never names Spark objects. Every SQL text in it is plain Spark SQL over relation names that the engine registers
+as temporary views: the `relation` of each input, `stage` for a batch after its lookups, `feed` for the rows an
 aggregate consumes, `groups` for its bare result.
 """
 
@@ -53,7 +53,8 @@ class Catalog(Protocol):
 
     def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
         """A source of FROM; its own options merged with the statement's (the nearer wins) are given.
-        Raises `SourceError` or `OptionError`."""
+        Raises `SourceError` or `OptionError`.
+        """
 
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
         """Options known to that source kind; with None those of tables and queries."""

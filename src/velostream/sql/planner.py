@@ -93,7 +93,7 @@ class _Planner:
             return self._streaming(tree, resolution, key)
         return self._over_tables(tree, resolution, key)
 
-    def _over_tables(self, tree: exp.Expression, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
+    def _over_tables(self, tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
         select = outermost_select(tree)
         if self.continuous:
             where = "in a view over tables, which is computed again"
@@ -110,7 +110,7 @@ class _Planner:
                 return self._finished(Strategy.PASSTHROUGH, reason, tree, resolution, key, passthrough=plain)
         return self._finished(Strategy.REFRESH, _why_refresh(resolution.inputs), tree, resolution, key)
 
-    def _streaming(self, tree: exp.Expression, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
+    def _streaming(self, tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
         limit = None if self.continuous else _take_limit(tree)
         target = next(entry.target.name for entry in resolution.inputs if entry.target.kind is RelationKind.STREAM)
         shape = drive_by_stream(tree, text=self.text, stream=target)
@@ -129,7 +129,9 @@ class _Planner:
                 declared_key=key,
                 text=self.text,
             )
-            reason = f'GROUP BY over the stream "{target}"' if select.args.get("group") else f'an aggregate of "{target}"'
+            reason = (
+                f'GROUP BY over the stream "{target}"' if select.args.get("group") else f'an aggregate of "{target}"'
+            )
             self._warn_of_scans(aggregate.feed, select, resolution)
             return self._finished(
                 Strategy.AGGREGATE, reason, name_items(tree), resolution, key, aggregate=aggregate, limit=limit
@@ -143,7 +145,7 @@ class _Planner:
         self,
         strategy: Strategy,
         reason: str,
-        tree: exp.Expression,
+        tree: exp.Expr,
         resolution: Resolution,
         key: tuple[str, ...],
         *,
@@ -185,23 +187,23 @@ class _Planner:
         """Forms of the language that parse but that no strategy runs."""
         found: list[SqlError] = []
         if self.query.window is not None:
-            size = self.query.window.size
+            window = self.query.window
             found.append(
                 NotExecutableError(
-                    f"WINDOW {self.query.window.kind.upper()} can't be executed by this version",
-                    hint=f"GROUP BY window({self.query.window.time_column or 'ts'}, '{size}') groups by Spark's own window",
-                    **pointer(self.query.window.place, self.text),
+                    f"WINDOW {window.kind.upper()} can't be executed by this version",
+                    hint=f"group by Spark's own: GROUP BY window({window.time_column or 'ts'}, '{window.size}')",
+                    **pointer(window.place, self.text),
                 )
             )
-        for join in resolution.tree.find_all(exp.Join):
-            if str(join.args.get("method") or "").upper() == "ASOF" or join.args.get("match_condition"):
-                found.append(
-                    NotExecutableError(
-                        "ASOF JOIN can't be executed by this version",
-                        hint="join on equality and keep the latest row with a subquery",
-                        **pointer(join, self.text),
-                    )
-                )
+        found += [
+            NotExecutableError(
+                "ASOF JOIN can't be executed by this version",
+                hint="join on equality and keep the latest row with a subquery",
+                **pointer(join, self.text),
+            )
+            for join in resolution.tree.find_all(exp.Join)
+            if str(join.args.get("method") or "").upper() == "ASOF" or join.args.get("match_condition")
+        ]
         return found
 
     def _duplicate_names(self, resolution: Resolution) -> list[SqlError]:
@@ -215,14 +217,16 @@ class _Planner:
 
     def _duplicate(self, name: str, resolution: Resolution) -> SqlError:
         select = outermost_select(resolution.tree)
-        node: exp.Expression = resolution.tree
+        node: exp.Expr = resolution.tree
         hint = f"give one of them another name: … AS {name}_2"
         scope = scope_of(select) if select is not None else None
         if select is not None and scope is not None:
             holders = [source.alias for source in resolution.frames[scope].having(name) if source.alias]
             if len(holders) > 1:
                 hint = f"write {holders[1]}.{name} AS {holders[1]}_{name}"
-            items = [item for item in select.expressions if not item.is_star and item.alias_or_name.lower() == name.lower()]
+            items = [
+                item for item in select.expressions if not item.is_star and item.alias_or_name.lower() == name.lower()
+            ]
             node = items[-1] if items else select.expressions[0]
         return ValidationError(
             f'two columns of the result have the name "{name}"',
@@ -232,7 +236,7 @@ class _Planner:
             **pointer(node, self.text),
         )
 
-    def _warn(self, message: str, node: exp.Expression, *, code: str, detail: str | None = None, hint: str) -> None:
+    def _warn(self, message: str, node: exp.Expr, *, code: str, detail: str | None = None, hint: str) -> None:
         place = pointer(node, self.text)
         self.warnings.append(ValidationError(message, detail=detail, hint=hint, code=f"warning-{code}", **place))
 
@@ -255,7 +259,7 @@ class _Planner:
                 hint="GROUP BY a column or window(ts, '5 minutes') bounds it",
             )
 
-    def _warn_of_scans(self, plan: MapPlan, tree: exp.Expression, resolution: Resolution) -> None:
+    def _warn_of_scans(self, plan: MapPlan, tree: exp.Expr, resolution: Resolution) -> None:
         if any(entry.target.schema is None for entry in resolution.inputs):
             return
         select = outermost_select(tree)
@@ -274,14 +278,14 @@ def _raise_if_any(problems: Sequence[SqlError]) -> None:
         raise SqlError.all_of(sorted(problems, key=lambda problem: (problem.line, problem.column)))
 
 
-def _unwrapped(tree: exp.Expression) -> exp.Expression:
+def _unwrapped(tree: exp.Expr) -> exp.Expr:
     while isinstance(tree, exp.Subquery):
         tree = tree.this
     return tree
 
 
-def _with_subquery_items_named(tree: exp.Expression) -> exp.Expression:
-    """A copy in which items with a subquery have their names written down: rules change the text Spark would name them by."""
+def _with_subquery_items_named(tree: exp.Expr) -> exp.Expr:
+    """A copy in which items with a subquery have names written down: rules change the text Spark would name them by."""
     copied = tree.copy()
     select = outermost_select(copied)
     if select is not None:
@@ -290,7 +294,7 @@ def _with_subquery_items_named(tree: exp.Expression) -> exp.Expression:
     return copied
 
 
-def _take_limit(tree: exp.Expression) -> int | None:
+def _take_limit(tree: exp.Expr) -> int | None:
     """Take a literal LIMIT off the outermost SELECT over a stream: rows come until then."""
     select = outermost_select(tree)
     if select is None or is_aggregated(select) or select.args.get("order") or select.args.get("offset"):

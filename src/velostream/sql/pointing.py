@@ -10,7 +10,7 @@ from velostream.sql.places import place_of
 from velostream.sql.statements import Place
 
 
-def pointer(node: exp.Expression | Place, text: str) -> dict[str, Any]:
+def pointer(node: exp.Expr | Place, text: str) -> dict[str, Any]:
     """Keyword arguments of a `SqlError` that points at a node or place of the text."""
     place = node if isinstance(node, Place) else place_of(node)
     return {"line": place.line, "column": place.column, "text": text}

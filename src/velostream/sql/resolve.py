@@ -1,8 +1,8 @@
 """Names of a query to what they mean: relations of the catalog, sources, columns.
 
-The tree that comes out reads relations under the names of its inputs (`in_0`, …), each with the alias the user wrote or the
-name the user used, so that `prices.sku` keeps working. Every column whose meaning is certain carries its `Origin`.
-A name is an error only when it is certain that nothing answers to it: where a source's columns aren't known, Spark decides.
+The tree that comes out reads relations under the names of its inputs (`in_0`, …), each with the alias the user wrote or
+the name the user used, so that `prices.sku` keeps working. Every column whose meaning is certain carries its `Origin`.
+A name is an error only when it is certain that nothing answers to it: where columns aren't known, Spark decides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from velostream.sql.statements import OptionValue, Query, SourceRef
 class Resolution:
     """A query whose names are known. With `problems` it must not be run."""
 
-    tree: exp.Expression
+    tree: exp.Expr
     inputs: tuple[Input, ...]
     outputs: Columns
     frames: Mapping[int, Frame]
@@ -108,7 +108,6 @@ class _From:
             self.star = heads + [column for column in self.star if column.name.lower() not in lower]
 
 
-
 def _column_of(sources: Sequence[Source], name: str) -> StarColumn | None:
     for source in sources:
         stored = source.columns.find(name)
@@ -138,7 +137,7 @@ class _Resolver:
         outputs = self._query(self.tree, outer=None, named={}).columns
         return Resolution(self.tree, tuple(self.inputs), outputs, self.frames, _once_per_place(self.problems))
 
-    def _query(self, node: exp.Expression, *, outer: Frame | None, named: _Scope) -> _Named:
+    def _query(self, node: exp.Expr, *, outer: Frame | None, named: _Scope) -> _Named:
         named = self._with(node, outer=outer, named=named)
         if isinstance(node, exp.Select):
             return self._select(node, outer=outer, named=named)
@@ -153,7 +152,7 @@ class _Resolver:
         self._nested_queries(node, outer=outer, named=named)
         return _Named(_renamed(Columns(), node), streams_in(node))
 
-    def _with(self, node: exp.Expression, *, outer: Frame | None, named: _Scope) -> _Scope:
+    def _with(self, node: exp.Expr, *, outer: Frame | None, named: _Scope) -> _Scope:
         clause = node.args.get("with_")
         if clause is None:
             return named
@@ -195,7 +194,7 @@ class _Resolver:
             if clause in ("with_", "from_", "joins", "laterals", "hint"):
                 continue
             for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, exp.Expression):
+                if isinstance(part, exp.Expr):
                     self._expressions(part, frame=frame, clause=clause, named=named)
         return _Named(outputs, streams_in(select))
 
@@ -231,9 +230,7 @@ class _Resolver:
                     place = pointer(places.get(name, join), self.text)
                     self.problems.append(ResolveError.unknown("column", name, known=known, **place))
 
-    def _relations(
-        self, node: exp.Expression, building: _From, *, outer: Frame | None, named: _Scope
-    ) -> _From:
+    def _relations(self, node: exp.Expr, building: _From, *, outer: Frame | None, named: _Scope) -> _From:
         """The sources that one item of a FROM brings: one, but for joins in parentheses."""
         if isinstance(node, exp.Table):
             found = _From.of(self._table(node, named=named))
@@ -326,7 +323,7 @@ class _Resolver:
                 place = pointer(option.place, self.text)
                 self.problems.append(OptionError.unknown(option.name, known=known, **place))
 
-    def _expressions(self, node: exp.Expression | None, *, frame: Frame, clause: str, named: _Scope) -> None:
+    def _expressions(self, node: exp.Expr | None, *, frame: Frame, clause: str, named: _Scope) -> None:
         """Resolve the columns of one clause, and the queries nested in it with this SELECT as their outer one."""
         if node is None:
             return
@@ -336,7 +333,7 @@ class _Resolver:
             elif isinstance(part, exp.Column):
                 self.columns.resolve(part, frame=frame, clause=clause)
 
-    def _nested_queries(self, node: exp.Expression, *, outer: Frame | None, named: _Scope) -> None:
+    def _nested_queries(self, node: exp.Expr, *, outer: Frame | None, named: _Scope) -> None:
         for part in node.walk(prune=lambda n: isinstance(n, exp.Query)):
             if isinstance(part, exp.Query) and part is not node:
                 self._query(part, outer=outer, named=named)
@@ -378,7 +375,7 @@ def _rename(node: exp.Table, relation: str, used: str) -> None:
     node.set("catalog", None)
 
 
-def _renamed(columns: Columns, node: exp.Expression) -> Columns:
+def _renamed(columns: Columns, node: exp.Expr) -> Columns:
     """The columns under the names of an alias with a column list, `AS q(a, b)`."""
     alias = node.args.get("alias")
     listed = alias.args.get("columns") if isinstance(alias, exp.TableAlias) else None
@@ -387,7 +384,7 @@ def _renamed(columns: Columns, node: exp.Expression) -> Columns:
     return Columns(tuple(str(part.name) for part in listed), complete=True)
 
 
-def _aliased(inner: _From, node: exp.Expression) -> Columns:
+def _aliased(inner: _From, node: exp.Expr) -> Columns:
     """The columns of a join in parentheses that has an alias of its own."""
     if inner.star is None or node.args.get("pivots"):
         return _renamed(Columns(), node)
@@ -397,7 +394,7 @@ def _aliased(inner: _From, node: exp.Expression) -> Columns:
 def _joins_within(select: exp.Select) -> list[exp.Join]:
     """The joins of a FROM, those in parentheses or nested without them included, but not those of subqueries."""
     found: list[exp.Join] = []
-    pending: list[exp.Expression] = [*(select.args.get("joins") or ())]
+    pending: list[exp.Expr] = [*(select.args.get("joins") or ())]
     if select.args.get("from_") is not None:
         pending.append(select.args["from_"].this)
     while pending:
@@ -436,7 +433,7 @@ def _labels_of(select: exp.Select) -> frozenset[str]:
     return frozenset(labels)
 
 
-def expand_star(item: exp.Expression, frame: Frame) -> tuple[StarColumn, ...] | None:
+def expand_star(item: exp.Expr, frame: Frame) -> tuple[StarColumn, ...] | None:
     """What `*`, `t.*` or `* EXCEPT (…)` stands for; None when only Spark can tell."""
     star = item.this if isinstance(item, exp.Column) else item
     if not isinstance(star, exp.Star) or star.args.get("replace") or star.args.get("rename"):
@@ -452,5 +449,3 @@ def expand_star(item: exp.Expression, frame: Frame) -> tuple[StarColumn, ...] | 
         columns = frame.star
     dropped = {str(part.name).lower() for part in star.args.get("except_") or ()}
     return tuple(column for column in columns if column.name.lower() not in dropped)
-
-

@@ -91,40 +91,40 @@ class Frame:
         return {source.alias for source in self.sources}
 
 
-def set_origin(column: exp.Expression, origin: Origin) -> None:
+def set_origin(column: exp.Expr, origin: Origin) -> None:
     column.meta[_ORIGIN] = origin
 
 
-def origin_of(column: exp.Expression) -> Origin | None:
+def origin_of(column: exp.Expr) -> Origin | None:
     """What resolving found a column to mean; None when only Spark can tell."""
     found = column.meta.get(_ORIGIN)
     return found if isinstance(found, Origin) else None
 
 
-def set_scope(select: exp.Expression, scope: int) -> None:
+def set_scope(select: exp.Expr, scope: int) -> None:
     select.meta[_SCOPE] = scope
 
 
-def scope_of(select: exp.Expression) -> int | None:
+def scope_of(select: exp.Expr) -> int | None:
     found = select.meta.get(_SCOPE)
     return found if isinstance(found, int) else None
 
 
-def set_input(table: exp.Expression, relation: str) -> None:
+def set_input(table: exp.Expr, relation: str) -> None:
     table.meta[_INPUT] = relation
 
 
-def input_of(table: exp.Expression) -> str | None:
+def input_of(table: exp.Expr) -> str | None:
     """Relation name of the input a table node reads; None for a CTE's name or a function."""
     found = table.meta.get(_INPUT)
     return found if isinstance(found, str) else None
 
 
-def set_streams(node: exp.Expression, streams: Iterable[str]) -> None:
+def set_streams(node: exp.Expr, streams: Iterable[str]) -> None:
     node.meta[_STREAMS] = frozenset(streams)
 
 
-def streams_in(node: exp.Expression | None) -> frozenset[str]:
+def streams_in(node: exp.Expr | None) -> frozenset[str]:
     """Relation names of the streams that a part of a query reads, through the names of CTEs too.
 
     A WITH clause alone reads nothing: its queries count where they are named.

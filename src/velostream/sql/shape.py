@@ -1,7 +1,7 @@
 """Whether a query over a stream can be run batch by batch, and how its joins read when the stream drives them.
 
-A query distributes over its stream when the rows of two batches together give what each batch gives alone: one stream in
-FROM, no construct that must see all rows. What doesn't is refused with what to write instead.
+A query distributes over its stream when the rows of two batches together give what each batch gives alone: one stream
+in FROM, no construct that must see all rows. What doesn't is refused with what to write instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shape:
     warnings: list[SqlError] = field(default_factory=list)
 
 
-def outermost_select(tree: exp.Expression) -> exp.Select | None:
+def outermost_select(tree: exp.Expr) -> exp.Select | None:
     """The SELECT a query consists of, out of its parentheses; None for a set operation or a bare VALUES."""
     while isinstance(tree, exp.Subquery) and not any(tree.args.get(clause) for clause in (*_SORTING, *_CUTTING)):
         tree = tree.this
@@ -57,13 +57,13 @@ def nested_queries(select: exp.Select) -> Iterator[exp.Query]:
 
 def queries_in(node: object) -> Iterator[exp.Query]:
     """The outermost queries inside an expression."""
-    if isinstance(node, exp.Expression):
+    if isinstance(node, exp.Expr):
         for part in node.walk(prune=lambda n: isinstance(n, exp.Query)):
             if isinstance(part, exp.Query):
                 yield part
 
 
-def window_functions(select: exp.Select) -> Iterator[exp.Expression]:
+def window_functions(select: exp.Select) -> Iterator[exp.Expr]:
     """The calls with OVER of a SELECT itself."""
     for clause in [*select.expressions, select.args.get("order"), select.args.get("qualify")]:
         if clause is not None:
@@ -72,7 +72,7 @@ def window_functions(select: exp.Select) -> Iterator[exp.Expression]:
                     yield part
 
 
-def from_items(select: exp.Select) -> list[exp.Expression]:
+def from_items(select: exp.Select) -> list[exp.Expr]:
     """The relations of a FROM from left to right; the n-th but the first belongs to the join n - 1."""
     from_ = select.args.get("from_")
     first = [from_.this] if from_ is not None else []
@@ -84,7 +84,7 @@ def driving_index(select: exp.Select) -> int | None:
     return next((index for index, item in enumerate(from_items(select)) if streams_in(item)), None)
 
 
-def drive_by_stream(tree: exp.Expression, *, text: str, stream: str) -> Shape:
+def drive_by_stream(tree: exp.Expr, *, text: str, stream: str) -> Shape:
     """Check a query that reads a stream and turn its outer joins to the side of the stream, in place.
 
     `stream` is the name hints use. Aggregation is allowed in the outermost SELECT only.
@@ -100,7 +100,7 @@ class _Checker:
         self.stream = stream
         self.shape = Shape()
 
-    def refuse(self, construct: str, node: exp.Expression, *, hint: str | None = None) -> None:
+    def refuse(self, construct: str, node: exp.Expr, *, hint: str | None = None) -> None:
         self.shape.problems.append(
             NotExecutableError(
                 f"{construct} over a stream can't be executed by this version",
@@ -112,7 +112,7 @@ class _Checker:
     def materialise(self) -> str:
         return f"make it a table first: CREATE TABLE t AS SELECT * FROM {self.stream}; then query t"
 
-    def query(self, node: exp.Expression, *, outermost: bool) -> None:
+    def query(self, node: exp.Expr, *, outermost: bool) -> None:
         clause = node.args.get("with_")
         for cte in clause.expressions if clause is not None else ():
             if streams_in(cte.this):
@@ -136,12 +136,14 @@ class _Checker:
             if streams_in(branch):
                 self.query(branch, outermost=False)
             else:
-                self.refuse("UNION ALL with a table", branch, hint="insert the table's rows with a statement of its own")
+                self.refuse(
+                    "UNION ALL with a table", branch, hint="insert the table's rows with a statement of its own"
+                )
         if len(streams_in(node)) > 1:
             hint = "write one INSERT INTO … SELECT per stream into the same table"
             self.refuse("UNION ALL of two streams", node.expression, hint=hint)
 
-    def whole_input_clauses(self, node: exp.Expression) -> None:
+    def whole_input_clauses(self, node: exp.Expr) -> None:
         for clause, words in (_SORTING | _CUTTING).items():
             if node.args.get(clause):
                 self.refuse(words, node.args[clause])
@@ -160,7 +162,9 @@ class _Checker:
                 self.refuse("LATERAL", lateral)
         streaming = [item for item in from_items(select) if streams_in(item)]
         if len(streaming) > 1:
-            hint = f"make one side a table: CREATE TABLE t AS SELECT * FROM {self.stream}; then join the other stream to t"
+            hint = (
+                f"make one side a table: CREATE TABLE t AS SELECT * FROM {self.stream}; then join the other stream to t"
+            )
             self.refuse("a stream–stream join", streaming[1], hint=hint)
             return
         if streaming:
@@ -175,7 +179,7 @@ class _Checker:
             self.refuse("a window function", window)
             break
 
-    def driving(self, item: exp.Expression) -> None:
+    def driving(self, item: exp.Expr) -> None:
         if item.args.get("pivots"):
             self.refuse("PIVOT", item)
         if item.args.get("joins") or (isinstance(item, exp.Subquery) and isinstance(item.this, exp.Table)):
@@ -198,7 +202,7 @@ class _Checker:
             else:
                 self.turn(join, {"RIGHT": None, "FULL": "LEFT"}, side, table=join.this)
 
-    def turn(self, join: exp.Join, turned: dict[str, str | None], side: str, *, table: exp.Expression) -> None:
+    def turn(self, join: exp.Join, turned: dict[str, str | None], side: str, *, table: exp.Expr) -> None:
         """Let a join that would keep rows only the table has keep what the stream has."""
         if side not in turned or str(join.args.get("kind") or "").upper() in ("SEMI", "ANTI"):
             return
@@ -210,16 +214,23 @@ class _Checker:
             ValidationError(
                 f"{side} JOIN of a stream and a table gives {kept} only",
                 detail="rows the table has and the stream never matched can't be known: the stream has no end",
-                hint="write " + ("JOIN" if turned[side] is None else "a join that keeps the stream's rows") + " to say so",
+                hint="write "
+                + ("JOIN" if turned[side] is None else "a join that keeps the stream's rows")
+                + " to say so",
                 code="warning-one-sided-join",
                 **pointer(join if table is join.this else table, self.text),
             )
         )
 
 
-def reads_input(item: exp.Expression) -> bool:
-    """Whether an item of FROM is a table or source of the catalog by itself, without sampling, pivots or nested joins."""
+def reads_input(item: exp.Expr) -> bool:
+    """Whether an item of FROM is a table or source of the catalog by itself: no sample, pivot or nested join."""
     extras = ("joins", "pivots", "sample", "laterals", "version", "when")
     alias = item.args.get("alias")
     listed = alias.args.get("columns") if alias is not None else None
-    return isinstance(item, exp.Table) and input_of(item) is not None and not listed and not any(map(item.args.get, extras))
+    return (
+        isinstance(item, exp.Table)
+        and input_of(item) is not None
+        and not listed
+        and not any(map(item.args.get, extras))
+    )

@@ -12,14 +12,14 @@ from sqlglot import exp
 from velostream.sql.rules.rewrite_any_all import rewrite_any_all
 from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
 
-RULES: tuple[Callable[[exp.Expression], exp.Expression], ...] = (
+RULES: tuple[Callable[[exp.Expr], exp.Expr], ...] = (
     rewrite_any_all,
     rewrite_in_as_value,
 )
 """In this order: `= ANY` becomes IN, which the next rule may still have to rewrite."""
 
 
-def apply_rules(tree: exp.Expression) -> exp.Expression:
+def apply_rules(tree: exp.Expr) -> exp.Expr:
     """The tree after all rules; the one given may be changed."""
     for rule in RULES:
         tree = rule(tree)

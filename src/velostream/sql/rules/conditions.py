@@ -8,12 +8,12 @@ MEMBER = "velostream_member"
 VALUE = "velostream_value"
 
 
-def keeps_only_true(node: exp.Expression) -> bool:
+def keeps_only_true(node: exp.Expr) -> bool:
     """Whether NULL and FALSE are the same where a condition stands: it only decides which rows stay.
 
     So it is under AND and OR alone up to a WHERE, a HAVING or the ON of an inner join.
     """
-    child: exp.Expression = node
+    child: exp.Expr = node
     parent = node.parent
     while isinstance(parent, exp.And | exp.Or | exp.Paren):
         child, parent = parent, parent.parent
@@ -24,7 +24,7 @@ def keeps_only_true(node: exp.Expression) -> bool:
     return isinstance(parent, exp.Having)
 
 
-def some_member(query: exp.Expression, condition: exp.Expression | None) -> exp.Exists:
+def some_member(query: exp.Expr, condition: exp.Expr | None) -> exp.Exists:
     """EXISTS (SELECT 1 FROM (query) AS member(value) [WHERE condition])."""
     inner = query.this if isinstance(query, exp.Subquery) and not query.alias else query
     alias = exp.TableAlias(this=exp.to_identifier(MEMBER), columns=[exp.to_identifier(VALUE)])
@@ -41,12 +41,12 @@ def member_value() -> exp.Column:
     return exp.column(VALUE, table=MEMBER)
 
 
-def is_null(value: exp.Expression) -> exp.Is:
+def is_null(value: exp.Expr) -> exp.Is:
     operand = value if isinstance(value, exp.Column | exp.Literal | exp.Func) else exp.paren(value, copy=False)
     return exp.Is(this=operand, expression=exp.Null())
 
 
-def truth_of_some(query: exp.Expression, value: exp.Expression, condition: exp.Expression) -> exp.Case:
+def truth_of_some(query: exp.Expr, value: exp.Expr, condition: exp.Expr) -> exp.Case:
     """SQL's three-valued answer to "is the condition true for some member".
 
     TRUE if it is for one; else NULL if a comparison was with NULL, on either side; else FALSE, so for an empty set too.

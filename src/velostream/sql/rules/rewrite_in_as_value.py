@@ -7,11 +7,11 @@ from sqlglot import exp
 from velostream.sql.rules.conditions import keeps_only_true, member_value, truth_of_some
 
 
-def rewrite_in_as_value(tree: exp.Expression) -> exp.Expression:
-    """Rewrite IN subqueries in SELECT, under IS NULL, in CASE, in an outer join's ON …
+def rewrite_in_as_value(tree: exp.Expr) -> exp.Expr:
+    """Rewrite IN subqueries in SELECT, under IS NULL, in CASE, in an outer join's ON.
 
-    Where IN or NOT IN only decides which rows stay, Spark's own form is right and fast, and is kept. So is an IN over several
-    columns, `(a, b) IN (…)`.
+    Where IN or NOT IN only decides which rows stay, Spark's own form is right and fast, and is kept. So is an IN over
+    several columns, `(a, b) IN (…)`.
     """
     for node in reversed(list(tree.find_all(exp.In))):
         query = node.args.get("query")
