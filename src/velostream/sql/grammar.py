@@ -55,6 +55,11 @@ _COMPARISONS = frozenset(
 )
 
 
+def _given(node: exp.Expr) -> list[str]:
+    """Names of the arguments a node really has."""
+    return [name for name, value in node.args.items() if value not in (None, [], False)]
+
+
 class SyntaxTrouble(SqlglotParseError):
     """What sqlglot can't parse, before it is known whether another way of reading succeeds."""
 
@@ -70,6 +75,11 @@ class Grammar(SparkParser):
 
     STRICT_CAST = True
     ADD_JOIN_ON_TRUE = False
+    SUPPORTS_TABLE_QUERY = True
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+    COLUMN_OPERATORS: ClassVar[dict[TokenType, Any]] = {
+        token: SparkParser.COLUMN_OPERATORS[token] for token in (TokenType.DOT, TokenType.DCOLON)
+    }
     FUNCTIONS: ClassVar[dict[str, Any]] = FUNCTIONS
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: SparkParser.FUNCTION_PARSERS[name] for name in (*SYNTAX_FUNCTIONS, *HINTS)
@@ -141,8 +151,39 @@ class Grammar(SparkParser):
     def _parse_connect(self, skip_start_token: bool = False) -> exp.Connect | None:
         return None
 
+    def _parse_primary(self) -> exp.Expr | None:
+        """Strings side by side are one string."""
+        primary = super()._parse_primary()
+        if isinstance(primary, exp.Concat):
+            return exp.Literal.string("".join(part.name for part in primary.expressions))
+        return primary
+
+    def _parse_at_time_zone(self, this: exp.Expr | None) -> exp.Expr | None:
+        return this
+
+    def _parse_pipe_syntax_query(self, query: exp.Query) -> exp.Query | None:
+        """`query |> …`: what is piped is the query's result, so its own names must not be seen past it."""
+        if not (isinstance(query, exp.Select) and query.is_star and set(_given(query)) <= {"expressions", "from_"}):
+            query = exp.select("*").from_(query.subquery(copy=False), copy=False)
+        return super()._parse_pipe_syntax_query(query)
+
+    def _parse_group(self, skip_group_by_token: bool = False) -> exp.Group | None:
+        group = super()._parse_group(skip_group_by_token)
+        if group is not None and not _given(group):
+            self.raise_error("Expected something to group by")
+        return group
+
+    def _parse_in(self, this: exp.Expr | None, alias: bool = False) -> exp.In:
+        membership = super()._parse_in(this, alias)
+        if set(_given(membership)) <= {"this"}:
+            self.raise_error("Expected values", self._prev)
+        return membership
+
     def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
-        return self._parse_csv(self._select_item), None
+        items = self._parse_csv(self._select_item)
+        if not items:
+            self.raise_error("Expected something to select")
+        return items, None
 
     def _select_item(self) -> exp.Expr | None:
         item = self._parse_expression()
@@ -412,6 +453,11 @@ class Grammar(SparkParser):
         if self._curr.text.upper() == "SIZE":
             return self._next.text[:1].isdigit() or self._next.token_type in (TokenType.STRING, TokenType.INTERVAL)
         return self._curr.token_type == TokenType.VAR and self._curr.text[:1].isdigit()
+
+    def _parse_atom(self) -> exp.Expr | None:
+        if self._curr.token_type == TokenType.STAR and (path := self._wildcard_path()):
+            return path
+        return super()._parse_atom()
 
     def _parse_column(self) -> exp.Expr | None:
         return self._wildcard_path() or super()._parse_column()

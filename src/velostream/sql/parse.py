@@ -111,11 +111,13 @@ def _tokens(masked: MaskedText) -> list[Token]:
         tokens = Velostream().tokenize(masked.masked)
     except SqlglotError as error:
         raise masked.error("the text can't be read as SQL", offset=0) from error
-    for token in tokens:
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         place = masked.positions.place(token.start)
         token.line, token.col = place.line, place.column
         if token.start in masked.uris:
             token.token_type = URI
+        elif token.token_type == TokenType.WINDOW and following and following.token_type == TokenType.L_PAREN:
+            token.token_type = TokenType.VAR
         if token.token_type != TokenType.HINT:
             token.comments = []
     return tokens

@@ -16,7 +16,13 @@ def place_of(node: exp.Expr) -> Place:
 
 
 def mark_places(tree: exp.Expr) -> None:
-    """Give every column and table node the place of its first word; sqlglot knows only those of words."""
+    """Give every column and table node the place of its first word: `meta["line"]` and `meta["col"]`, from 1.
+
+    sqlglot knows places of words only, and besides as offsets, which mean nothing once a tree has left its text.
+    """
+    for node in tree.walk():
+        node.meta.pop("start", None)
+        node.meta.pop("end", None)
     for node in tree.find_all(exp.Column, exp.Table, exp.Dot):
         if "line" not in node.meta:
             place = place_of(node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
 from sqlglot import exp
 from sqlglot.tokens import Token
@@ -66,11 +65,12 @@ class QueryGrammar(Grammar):
         return _EMITS[self._prev.text.upper()]
 
     def _finished(self, tree: exp.Expr, emit: Emit | None) -> Query:
-        outermost = _outermost_select(tree)
+        outermost = outermost_select(tree)
         key_items = self._key_items(tree, outermost)
         window = self._window(tree, outermost)
         into = self._into(tree, outermost)
         self._refuse_lone_within(tree)
+        self._refuse_inner_stars(tree)
         sources = self._name_sources(tree)
         relation_options = self._relation_options(tree)
         mark_places(tree)
@@ -127,12 +127,14 @@ class QueryGrammar(Grammar):
         """Give each source its relation name, in the order of the text, and the alias it answers to."""
         tables = [table for table in tree.find_all(exp.Table) if SOURCE in table.meta]
         tables.sort(key=lambda table: table.meta["start"])
+        taken = {table.name.lower() for table in tree.find_all(exp.Table) if SOURCE not in table.meta}
+        taken |= {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
         sources: list[SourceRef] = []
         for table in tables:
             source: SourceRef = table.meta.pop(SOURCE)
             options = source.options + table.meta.pop(OPTIONS, ())
             self._refuse_duplicates(options)
-            named = replace(source, relation=self._next_relation(), options=options)
+            named = replace(source, relation=self._next_relation(taken), options=options)
             table.this.set("this", named.relation)
             alias = natural_alias(named)
             if alias and not table.alias:
@@ -141,16 +143,12 @@ class QueryGrammar(Grammar):
             sources.append(named)
         return tuple(sources)
 
-    def _next_relation(self) -> str:
+    def _next_relation(self, taken: set[str]) -> str:
         while True:
             name = f"source_{self._named_sources}"
             self._named_sources += 1
-            if name not in self._used_words:
+            if name not in taken:
                 return name
-
-    @cached_property
-    def _used_words(self) -> frozenset[str]:
-        return frozenset(token.text.lower() for token in self._tokens)
 
     def _refuse_duplicates(self, options: tuple[OptionValue, ...]) -> None:
         names: set[str] = set()
@@ -170,13 +168,18 @@ class QueryGrammar(Grammar):
                 )
         return found
 
+    def _refuse_inner_stars(self, tree: exp.Expr) -> None:
+        for dot in tree.find_all(exp.Dot):
+            if dot.this.is_star:
+                raise self.text.error_at("a wildcard path begins with a column", place=place_of(dot))
+
     def _refuse_lone_within(self, tree: exp.Expr) -> None:
         for table in tree.find_all(exp.Table, exp.Subquery):
             if WITHIN in table.args:
                 raise self.text.error_at("WITHIN belongs to a join of two streams", place=place_of(table))
 
 
-def _outermost_select(tree: exp.Expr) -> exp.Select | None:
+def outermost_select(tree: exp.Expr) -> exp.Select | None:
     """The SELECT whose items name the result's columns."""
     while isinstance(tree, (exp.Subquery, exp.SetOperation)):
         tree = tree.this

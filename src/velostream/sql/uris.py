@@ -107,6 +107,16 @@ def mask_uris(text: str) -> MaskedText:
     return MaskedText(text, "".join(pieces), {uri.start: uri for uri in scanner.uris}, scanner.positions)
 
 
+def is_bare_uri(text: str) -> bool:
+    """Whether a URI can stand in SQL as it is and is read back as a whole."""
+    prefix = "FROM "
+    try:
+        uris = mask_uris(f"{prefix}{text} ").uris
+    except ParseError:
+        return False
+    return list(uris) == [len(prefix)] and uris[len(prefix)].text == text
+
+
 class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text
