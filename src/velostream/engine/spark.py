@@ -91,7 +91,7 @@ class SparkRuntime:
         return self._session is not None
 
     def session(self) -> SparkSession:
-        """This connection's session; the first call starts Spark, which takes seconds."""
+        """The session of this connection; the first call starts Spark, which takes seconds."""
         session = self._session
         if session is not None:
             return session
@@ -124,7 +124,7 @@ class SparkRuntime:
             await_orphan(self._directory, ours=_process_spark.identity)
             base = _process_spark.acquire(
                 self,
-                settings=_CONTEXT_SETTINGS | _SESSION_SETTINGS | self._config,
+                config=self._config,
                 log_directory=self._directory / "logs",
                 inherit=self._inherit,
             )
@@ -159,7 +159,7 @@ class _ProcessSpark:
         return self._jvm.identity if self._jvm is not None else None
 
     def acquire(
-        self, user: SparkRuntime, *, settings: Mapping[str, str], log_directory: Path, inherit: Sequence[int]
+        self, user: SparkRuntime, *, config: Mapping[str, str], log_directory: Path, inherit: Sequence[int]
     ) -> SparkSession:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
@@ -172,7 +172,7 @@ class _ProcessSpark:
                 if running is not None:
                     self._root = SparkSession(running)
                 else:
-                    self._root = self._launch(settings, log_directory=log_directory, inherit=inherit)
+                    self._root = self._launch(config, log_directory=log_directory, inherit=inherit)
             self._users.add(user)
             return self._root
 
@@ -188,13 +188,8 @@ class _ProcessSpark:
             jvm, root = self._jvm, self._root
             self._jvm = self._root = None
             self._users.clear()
-            if jvm is None:
-                return
-            if root is not None and jvm.alive:
-                root.stop()
-            _forget_gateway()
-            jvm.stop()
-            shutil.rmtree(jvm.home, ignore_errors=True)
+            if jvm is not None:
+                disconnect_session(jvm, session=root)
 
     def _is_dead(self) -> bool:
         """Whether the JVM has crashed, or the user has stopped the context we borrowed."""
@@ -202,19 +197,22 @@ class _ProcessSpark:
             return not self._jvm.alive
         return self._root is not None and self._root.sparkContext._jsc is None
 
-    def _launch(self, settings: Mapping[str, str], *, log_directory: Path, inherit: Sequence[int]) -> SparkSession:
+    def _launch(self, config: Mapping[str, str], *, log_directory: Path, inherit: Sequence[int]) -> SparkSession:
         home = new_home()
-        scratch = {"spark.local.dir": str(home), "spark.sql.warehouse.dir": (home / "warehouse").as_uri()}
         try:
             jvm = SparkJvm(
-                find_java(), home=home, settings=scratch | dict(settings), log_directory=log_directory, inherit=inherit
+                find_java(),
+                home=home,
+                settings=default_settings(home) | dict(config),
+                log_directory=log_directory,
+                inherit=inherit,
             )
         except VelostreamError:
             shutil.rmtree(home, ignore_errors=True)
             raise
         self._jvm = jvm
         try:
-            return _connect(jvm)
+            return connect_session(jvm)
         except BaseException:
             self.end()
             raise
@@ -224,7 +222,13 @@ _process_spark = _ProcessSpark()
 atexit.register(_process_spark.end)
 
 
-def _connect(jvm: SparkJvm) -> SparkSession:
+def default_settings(home: Path) -> dict[str, str]:
+    """Settings of a context of our own, whose JVM has this home."""
+    scratch = {"spark.local.dir": str(home), "spark.sql.warehouse.dir": (home / "warehouse").as_uri()}
+    return _CONTEXT_SETTINGS | _SESSION_SETTINGS | scratch
+
+
+def connect_session(jvm: SparkJvm) -> SparkSession:
     """Make PySpark's context in a JVM that is running, leaving no trace of it in the environment."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
@@ -238,7 +242,7 @@ def _connect(jvm: SparkJvm) -> SparkSession:
     }
     try:
         with _environment(gateway_variables), _interrupt_handler_kept(), _module_path_kept():
-            gateway = launch_gateway()
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
             # The JVM may outlive us by a moment, so the last one to use its home is the one to remove it.
             gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
                 gateway.jvm.java.io.File(str(jvm.home))
@@ -252,6 +256,15 @@ def _connect(jvm: SparkJvm) -> SparkSession:
             code="spark-start",
             category=Category.CONFIGURATION,
         ) from error
+
+
+def disconnect_session(jvm: SparkJvm, *, session: SparkSession | None) -> None:
+    """End a JVM of ours and leave the process as if Spark had never run in it."""
+    if session is not None and jvm.alive:
+        session.stop()
+    _forget_gateway()
+    jvm.stop()
+    shutil.rmtree(jvm.home, ignore_errors=True)
 
 
 def _forget_gateway() -> None:
