@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
+from velostream.errors import UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option
@@ -122,6 +124,13 @@ class Table(ABC):
     @abstractmethod
     def compile_condition(self, condition: Expression) -> CompiledCondition:
         """Turn a condition into what this store runs, once; cached by the kind."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Hold off all other commits, for reading something and committing what follows from it. Re-entrant.
+
+        A kind that claims `update` or `delete` gives one; the default refuses.
+        """
+        raise UnsupportedError.capability(self.kind, "update")
 
     def close(self) -> None:
         """Give back what is held."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from velostream.errors import TableError
@@ -76,6 +77,9 @@ class MemoryTable(Table):
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
         self._sequence.write(self, write, epoch)
         return self.version
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        return self._sequence.exclusive()
 
     def snapshot(self, version: int | None = None) -> MemorySnapshot:
         if version is None:
