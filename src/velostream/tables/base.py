@@ -77,7 +77,9 @@ class Snapshot(ABC):
     def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of the keys found, in the order of the keys; a composite key is a table with the key's columns.
 
-        The result has a first column `_position` (int64): which of the given keys each row answers. A NULL key matches nothing."""
+        The result has a first column `_position` (int64): which of the given keys each row answers. A NULL key matches
+        nothing.
+        """
 
     @abstractmethod
     def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
@@ -110,7 +112,8 @@ class Table(ABC):
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
         """Apply a write, all of it or nothing, together with its epoch. Gives the version that holds it.
 
-        An epoch not above the writer's last one is a repeat: nothing changes and the present version is given."""
+        An epoch not above the writer's last one is a repeat: nothing changes and the present version is given.
+        """
 
     @abstractmethod
     def snapshot(self, version: int | None = None) -> Snapshot:
@@ -119,7 +122,8 @@ class Table(ABC):
     @abstractmethod
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         """The net signed change after version `since` up to `until` (newest), -1 rows before +1 rows.
-        `TableError.version_gone` when `since` isn't kept."""
+        `TableError.version_gone` when `since` isn't kept.
+        """
 
     @abstractmethod
     def compile_condition(self, condition: Expression) -> CompiledCondition:

@@ -1,6 +1,17 @@
 """Tables in memory, their commit sequence and its durable log."""
 
+from velostream.tables.memory.evaluate import CannotCompile, evaluate_expression
 from velostream.tables.memory.sequence import Changed, Commit, CommitSequence, Part, Pin, WriterState
 from velostream.tables.memory.table import MemoryTable
 
-__all__ = ["Changed", "Commit", "CommitSequence", "MemoryTable", "Part", "Pin", "WriterState"]
+__all__ = [
+    "CannotCompile",
+    "Changed",
+    "Commit",
+    "CommitSequence",
+    "MemoryTable",
+    "Part",
+    "Pin",
+    "WriterState",
+    "evaluate_expression",
+]

@@ -1,8 +1,8 @@
 """Base files: the state of all tables at one number, so that the log before it can go.
 
 `base.json` names everything: the number, the writers, the first log segment to replay, and per table an Arrow
-IPC file `table-<number>.arrow` with its checksum. It is put in place by one rename, so there is always exactly one whole
-base. A table file holds the rows that readers at the table's floor or later may see, with their ids and the
+IPC file `table-<number>.arrow` with its checksum. It is put in place by one rename, so there is always exactly one
+whole base. A table file holds the rows that readers at the table's floor or later may see, with their ids and the
 numbers of the commits that added and removed them.
 """
 

@@ -70,7 +70,8 @@ class Chunks:
         in_order = bool((chunk_of[1:] >= chunk_of[:-1]).all())
         order = None if in_order else np.argsort(chunk_of, kind="stable")
         grouped = positions if order is None else positions[order]
-        ends = np.searchsorted(grouped_chunks := chunk_of if order is None else chunk_of[order], grouped_chunks, "right")
+        grouped_chunks = chunk_of if order is None else chunk_of[order]
+        ends = np.searchsorted(grouped_chunks, grouped_chunks, side="right")
         pieces: list[pa.Table] = []
         start = 0
         while start < len(grouped):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,8 @@ def _values_equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> npt.NDArray[
         equal = pc.or_(equal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
     if left.null_count or right.null_count:
         equal = pc.or_(pc.fill_null(equal, False), pc.and_(pc.is_null(left), pc.is_null(right)))
-    return _numpy(equal)
+    result: npt.NDArray[np.bool_] = _numpy(equal)
+    return result
 
 
 def _column_hashes(column: pa.ChunkedArray) -> Integers:
@@ -136,5 +138,6 @@ def _column_hashes(column: pa.ChunkedArray) -> Integers:
     return np.ascontiguousarray(hashes)
 
 
-def _numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.generic]:  # type: ignore[type-var]
+def _numpy(column: pa.Array | pa.ChunkedArray) -> Any:
+    """A NumPy array of whatever type the column has."""
     return as_array(column).to_numpy(zero_copy_only=False)

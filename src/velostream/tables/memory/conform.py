@@ -1,4 +1,4 @@
-"""Rows as they come, made into rows of a table: columns by name, types widened where no value changes, NOT NULL held."""
+"""Rows as they come, made rows of a table: columns by name, types widened where no value changes, NOT NULL held."""
 
 from __future__ import annotations
 

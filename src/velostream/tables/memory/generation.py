@@ -116,8 +116,10 @@ class RowIds:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Rows and history of a generation at one moment, taken by the writer. Later commits may still mark rows as removed,
-    with their own, later numbers."""
+    """Rows and history of a generation at one moment, taken by the writer.
+
+    Later commits may still mark rows as removed, with their own, later numbers.
+    """
 
     chunks: Chunks
     ids: RowIds
@@ -149,7 +151,7 @@ class Generation:
         self.alive = 0
 
     @classmethod
-    def restored(
+    def restored(  # noqa: PLR0913 - everything a generation is made of
         cls,
         schema: pa.Schema,
         key: Sequence[str],
@@ -165,7 +167,8 @@ class Generation:
     ) -> Generation:
         """A generation out of all its rows and the numbers of their commits, in one go.
 
-        `renumbered` and `next_id` are as in `RowIds`; `removals` are rows removed, by id, with the number of the commit.
+        `renumbered` and `next_id` are as in `RowIds`; `removals` are rows removed, by id, with the number of the
+        commit that did.
         """
         generation = cls(schema, key, floor=floor, version=floor_version)
         in_order = len(renumbered) == next_id and (not next_id or int(renumbered[-1]) == next_id - 1)
@@ -207,6 +210,11 @@ class Generation:
             index.add(key_values(delta.rows, columns), start)
         if self.content is not None:
             self.content.add(row_hashes(delta.rows).tolist(), start)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns and the numbers beside them; the indexes' dictionaries are not counted."""
+        return self.chunks.nbytes + self.added.array.nbytes + self.removed.array.nbytes
 
     def contents(self) -> Contents:
         """What there is now, for writing it down while commits go on. Call it as the writer."""

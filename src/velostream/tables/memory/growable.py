@@ -25,7 +25,7 @@ class GrowableIntegers:
         self.array: Integers = np.empty(max(_FIRST_CAPACITY, self.length), dtype=np.int64)
         if values is not None:
             self.array[: self.length] = values
-        self.view = memoryview(self.array)
+        self.view: memoryview[int] = memoryview(self.array)  # type: ignore[arg-type]
         """The buffer again, for single values: several times faster to index than NumPy's."""
 
     def __len__(self) -> int:
@@ -57,4 +57,4 @@ class GrowableIntegers:
         grown: Integers = np.empty(max(needed, 2 * len(self.array)), dtype=np.int64)
         grown[: self.length] = self.array[: self.length]
         self.array = grown
-        self.view = memoryview(grown)
+        self.view = memoryview(grown)  # type: ignore[arg-type]

@@ -56,9 +56,8 @@ class KeyIndex:
         moved = new_position.tolist()
         renumbered.newest = {key: moved[old] for key, old in self.newest.items() if moved[old] >= 0}
         if self.previous:
-            renumbered.previous = {
-                moved[row]: moved[older] for row, older in self.previous.items() if moved[row] >= 0 and moved[older] >= 0
-            }
+            moves = ((moved[row], moved[older]) for row, older in self.previous.items())
+            renumbered.previous = {row: older for row, older in moves if row >= 0 and older >= 0}
         return renumbered
 
 

@@ -121,7 +121,7 @@ def _unscaled(value: Decimal, scale: int) -> Hashable:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return _NOT_A_KEY
-    number = int("".join(map(str, digits)))
+    number: int = int("".join(map(str, digits)))
     shift = exponent + scale
     if shift < 0:
         number, rest = divmod(number, 10**-shift)
@@ -156,4 +156,5 @@ def _microseconds(value: Any) -> Hashable:
         return _NOT_A_KEY
     if value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
-    return (value - _EPOCH) // _MICROSECOND
+    microseconds: int = (value - _EPOCH) // _MICROSECOND
+    return microseconds

@@ -355,7 +355,7 @@ class CommitSequence:
                     for listener in self._listeners:
                         try:
                             listener(commit)
-                        except Exception:
+                        except Exception:  # noqa: BLE001 - the commit stands whatever its listeners do
                             _log.exception("a listener of commits failed")
             finally:
                 self._telling.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -90,12 +90,12 @@ class MemorySnapshot(Snapshot):
             if self._all_visible:
                 return self._chunks.head(self._length, names)
             return self._chunks.take(self._visible, names)
-        return self._table.plan(condition).scan(self, names)
+        return self._table.compile_condition(condition).scan(self, names)
 
     def count(self, condition: Expression | None = None) -> int:
         if condition is None:
             return len(self._visible)
-        return self._table.plan(condition).count(self)
+        return self._table.compile_condition(condition).count(self)
 
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
         for start in range(offset, len(self._visible), size):
@@ -134,19 +134,28 @@ class MemorySnapshot(Snapshot):
         """Rows at positions of this snapshot's generation."""
         return self._chunks.take(positions, columns)
 
-    def positions_of(self, columns: Sequence[str], values: Sequence[Any]) -> Integers | None:
-        """Ascending positions of rows whose columns have one of the values, by key or index; None if there is neither.
+    def columns_at(self, positions: Integers, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows at ascending positions; without copying where these are all the rows."""
+        if len(positions) == self._length:
+            return self._chunks.head(self._length, columns)
+        return self._chunks.take(positions, columns)
 
-        Values are in the hashable form of `keys.hashable_values`."""
-        names = tuple(columns)
-        if names == self.schema.key and self._keys is not None:
+    @property
+    def indexes(self) -> tuple[tuple[str, ...], ...]:
+        """Column sets that `positions_of` can look up."""
+        key = (self.schema.key,) if self.schema.key else ()
+        return key + tuple(self._generation.secondary)
+
+    def positions_of(self, columns: tuple[str, ...], values: Sequence[Hashable]) -> Integers:
+        """Ascending positions of the rows whose columns have one of the values. The columns are one of `indexes`.
+
+        Values are distinct and in the form of `keys.hashable_values`; a tuple for several columns.
+        """
+        if columns == self.schema.key and self._keys is not None:
             positions = self._keys.positions(values)
             self._follow(positions)
-            return np.unique(positions[positions >= 0])
-        index = self._generation.secondary.get(names)
-        if index is None:
-            return None
-        positions, _ = index.find_all(dict.fromkeys(values))
+            return np.sort(positions[positions >= 0])
+        positions, _ = self._generation.secondary[columns].find_all(values)
         return np.sort(positions[self._visible_of(positions)])
 
     @property
@@ -231,7 +240,8 @@ class MemorySnapshot(Snapshot):
         given = keys if isinstance(keys, pa.Table) else pa.table({names[0]: keys})
         if given.num_columns != len(names):
             raise TableError(
-                f'keys of {given.num_columns} columns given for the columns {", ".join(names)} of table "{self._table.name}"',
+                f'keys of table "{self._table.name}" have {len(names)} columns, not {given.num_columns}',
+                detail=f"the columns are {', '.join(names)}",
                 code="wrong-type",
             )
         usable: npt.NDArray[np.bool_] | None = None

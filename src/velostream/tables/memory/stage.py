@@ -155,7 +155,7 @@ class Stage:
         column = rows.column(CHANGE)
         usable = pa.types.is_signed_integer(column.type) and not column.null_count
         if not usable or not np.isin(column.to_numpy(), (1, -1)).all():
-            raise TableError(f'column "{CHANGE}" of changes for table "{self._name}" must be 1 or -1', code="wrong-type")
+            raise TableError(f'column "{CHANGE}" of table "{self._name}" takes 1 and -1 only', code="wrong-type")
         signs: Integers = column.cast(pa.int64()).to_numpy()
         return signs
 

@@ -63,7 +63,7 @@ class DurableStore:
     def append_commit(
         self, number: int, deltas: Mapping[str, tuple[Delta, Integers]], writers: Mapping[str, WriterState]
     ) -> None:
-        """Returns once the commit is on the disk; raises `StateError` and leaves nothing of it behind if it can't be."""
+        """Returns once the commit is on the disk; raises `StateError` and leaves nothing of it behind otherwise."""
         states = {name: asdict(state) for name, state in writers.items()}
         header, payloads = commit_record(number, datetime.now(UTC).isoformat(), deltas, states)
         self._log.append(header, payloads)

@@ -12,6 +12,7 @@ from velostream.model.expression import Expression
 from velostream.model.options import Option, Options
 from velostream.model.schema import Schema
 from velostream.tables.base import KeyValue, Row, Table, TableCapabilities
+from velostream.tables.memory.condition import Plan, PlanCache
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.generation import Delta, Generation
 from velostream.tables.memory.growable import Integers
@@ -69,6 +70,7 @@ class MemoryTable(Table):
         self._sequence = sequence
         self._generation = Generation(stored_schema(schema), schema.key) if generation is None else generation
         self._newest: MemorySnapshot | None = None
+        self.plans = PlanCache()
 
     @property
     def version(self) -> int:
@@ -116,11 +118,9 @@ class MemoryTable(Table):
             )
         return end.changes_since(since)
 
-    def compile_condition(self, condition: Expression) -> Any:
-        return self.plan(condition)
-
-    def plan(self, condition: Expression) -> Any:
-        raise NotImplementedError
+    def compile_condition(self, condition: Expression) -> Plan:
+        """Raises `CannotCompile` for what only Spark evaluates as Spark does."""
+        return self.plans.plan(self, condition)
 
     def get(self, key: KeyValue) -> Row | None:
         """The newest row of a key."""
@@ -135,6 +135,21 @@ class MemoryTable(Table):
     def create_index(self, columns: Sequence[str]) -> None:
         """Index these columns now and from now on; kept over restarts. An index that exists already is no error."""
         self._sequence.create_index(self, tuple(self.schema.column(name).name for name in columns))
+
+    def stats(self) -> Mapping[str, Any]:
+        """What there is to know about the table without reading it."""
+        generation = self._generation
+        return {
+            "rows": generation.alive,
+            "bytes": generation.nbytes,
+            "version": self.version,
+            "chunks": len(generation.chunks.batches),
+            "commits": len(generation.journal),
+            "dead_rows": generation.length - generation.alive,
+            "plan_cache_hits": self.plans.hits,
+            "plan_cache_misses": self.plans.misses,
+            "indexes": [list(columns) for columns in self.indexes],
+        }
 
     @property
     def indexes(self) -> tuple[tuple[str, ...], ...]:

@@ -1,0 +1,184 @@
+"""Conditions as a memory table runs them: by its key, by an index, or by looking at every row."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from velostream.model.expression import Call, ColumnRef, Expression, Literal, columns_of, conjuncts
+from velostream.model.schema import Schema
+from velostream.tables.memory.evaluate import Compiled, column_of, compile_expression
+from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.keys import hashable_values
+
+if TYPE_CHECKING:
+    from velostream.tables.memory.snapshot import MemorySnapshot
+    from velostream.tables.memory.table import MemoryTable
+
+_MOST_KEYS = 100_000
+"""A condition that allows more combinations of key values than that is answered by a scan."""
+_CACHED_PLANS = 1024
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A compiled condition and the columns it reads."""
+
+    compiled: Compiled
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[Expression], schema: Schema) -> Filter | None:
+        """The conjunction of conditions; None for none."""
+        if not parts:
+            return None
+        condition = reduce(lambda left, right: Call("and", (left, right)), parts)
+        columns = tuple(schema.column(name).name for name in sorted(columns_of(condition)))
+        return cls(compile_expression(condition, schema), columns)
+
+    def mask(self, rows: pa.Table) -> pa.ChunkedArray:
+        """True, false or NULL for each row."""
+        return column_of(self.compiled.run(rows), rows.num_rows, pa.bool_())
+
+
+@dataclass(frozen=True)
+class Equality:
+    """A conjunct that says which values a column may have."""
+
+    values: tuple[Hashable, ...]
+    conjunct: Expression
+
+
+class Plan:
+    """A condition compiled for one table; holds no data, so it is never stale. A `CompiledCondition`."""
+
+    remainder: Expression | None = None
+    """All of a condition is evaluated here."""
+
+    def __init__(self, table: MemoryTable, condition: Expression) -> None:
+        self._table = table
+        self._schema = table.schema
+        self._parts = conjuncts(condition)
+        self._equalities = _equalities(self._parts, self._schema)
+        self._whole = Filter.of([condition], self._schema)
+        self._rest: dict[tuple[str, ...], Filter | None] = {}
+
+    @property
+    def access(self) -> str:
+        """`key`, `index` or `scan`, with the indexes there are now."""
+        columns = self._columns(self._table.indexes)
+        if columns is None:
+            return "scan"
+        return "key" if columns == self._schema.key else "index"
+
+    def scan(self, snapshot: MemorySnapshot, columns: Sequence[str] | None) -> pa.Table:
+        """The rows for which the condition is true, in the table's order."""
+        return snapshot.take(self.positions(snapshot), columns)
+
+    def count(self, snapshot: MemorySnapshot) -> int:
+        return len(self.positions(snapshot))
+
+    def positions(self, snapshot: MemorySnapshot) -> Integers:
+        """Ascending positions of the rows for which the condition is true."""
+        columns = self._columns(snapshot.indexes)
+        if columns is None:
+            return _kept(self._whole, snapshot, snapshot.visible_positions)
+        found = snapshot.positions_of(columns, self._wanted(columns))
+        return _kept(self._rest_after(columns), snapshot, found)
+
+    def _columns(self, indexes: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+        """The columns to look up: the key, else the index that uses the most of the condition."""
+        usable = [columns for columns in indexes if all(name in self._equalities for name in columns)]
+        usable = [columns for columns in usable if self._combinations(columns) <= _MOST_KEYS]
+        if self._schema.key and self._schema.key in usable:
+            return self._schema.key
+        return max(usable, key=len, default=None)
+
+    def _combinations(self, columns: tuple[str, ...]) -> int:
+        return reduce(lambda count, name: count * len(self._equalities[name].values), columns, 1)
+
+    def _wanted(self, columns: tuple[str, ...]) -> Sequence[Hashable]:
+        if len(columns) == 1:
+            return self._equalities[columns[0]].values
+        return list(product(*(self._equalities[name].values for name in columns)))
+
+    def _rest_after(self, columns: tuple[str, ...]) -> Filter | None:
+        """What is left to check of rows found by these columns."""
+        if columns not in self._rest:
+            answered = [self._equalities[name].conjunct for name in columns]
+            rest = [part for part in self._parts if not any(part is done for done in answered)]
+            self._rest[columns] = Filter.of(rest, self._schema)
+        return self._rest[columns]
+
+
+@dataclass
+class PlanCache:
+    """The plans used last, for any thread."""
+
+    hits: int = 0
+    misses: int = 0
+    _plans: OrderedDict[Expression, Plan] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def plan(self, table: MemoryTable, condition: Expression) -> Plan:
+        with self._lock:
+            known = self._plans.get(condition)
+            if known is not None:
+                self.hits += 1
+                self._plans.move_to_end(condition)
+                return known
+            self.misses += 1
+        made = Plan(table, condition)
+        with self._lock:
+            self._plans[condition] = made
+            if len(self._plans) > _CACHED_PLANS:
+                self._plans.popitem(last=False)
+        return made
+
+
+def _kept(remaining: Filter | None, snapshot: MemorySnapshot, positions: Integers) -> Integers:
+    if remaining is None or not len(positions):
+        return positions
+    mask = remaining.mask(snapshot.columns_at(positions, remaining.columns))
+    kept: Integers = positions[np.asarray(mask.fill_null(False))]
+    return kept
+
+
+def _equalities(parts: Sequence[Expression], schema: Schema) -> Mapping[str, Equality]:
+    """For each column that a conjunct ties to constants: its values, and that conjunct. The first one counts."""
+    found: dict[str, Equality] = {}
+    for part in parts:
+        match part:
+            case Call("=", (ColumnRef(name), Literal() as other)) | Call("=", (Literal() as other, ColumnRef(name))):
+                literals: Sequence[Expression] = (other,)
+            case Call("in", (ColumnRef(name), *items)):
+                literals = items
+            case _:
+                continue
+        column = schema.column(name)
+        values = _constants(literals, column.type)
+        if values is not None:
+            found.setdefault(column.name, Equality(values, part))
+    return found
+
+
+def _constants(literals: Sequence[Expression], type_: pa.DataType) -> tuple[Hashable, ...] | None:
+    """Constants of a column's own type as its keys; NULLs match nothing. None when they can't be looked up."""
+    values: list[object] = []
+    for literal in literals:
+        if not isinstance(literal, Literal):
+            return None
+        if literal.value is None:
+            continue
+        if literal.type != type_:
+            return None
+        values.append(literal.value)
+    return tuple(dict.fromkeys(hashable_values(pa.array(values, type_))))
