@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.planning import Lens
-from velostream.engine.relations import output_schema
+from velostream.engine.relations import run_sql, schema_of, spark_schema
 from velostream.errors import present
 from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
@@ -15,6 +15,8 @@ from velostream.sql.plan import QueryPlan, RelationKind, Strategy
 from velostream.sql.planner import plan_query
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.sourcing import SourceBook
@@ -143,4 +145,10 @@ class Binder:
         if final is None and (tuple(plan.key) != tuple(aggregate.key) or not aggregate.key):
             final = f"SELECT * FROM {GROUPS}"
         schema = groups if final is None else output_schema(session, final, {GROUPS: groups}).with_key(plan.key)
-        return BoundQuery(plan, tuple(inputs), schema, feed, groups, final, lens.found)
+        return BoundQuery(plan, tuple(inputs), schema, feed, groups, final, found=lens.found)
+
+
+def output_schema(session: SparkSession, sql: str, relations: Mapping[str, Schema]) -> Schema:
+    """The columns a SELECT gives over relations of these columns, by Spark's own analysis; executes nothing."""
+    frames = {name: session.createDataFrame([], spark_schema(schema)) for name, schema in relations.items()}
+    return schema_of(run_sql(session, sql, frames))

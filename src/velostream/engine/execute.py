@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,9 @@ from velostream.sql.plan import QueryPlan, RelationKind, Strategy
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.definitions import Definitions
+    from velostream.engine.dml import Evaluate
     from velostream.engine.launch import Launcher
+    from velostream.tables.base import Snapshot
     from velostream.tables.memory.table import MemoryTable
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -54,15 +56,11 @@ class Executor:
             case st.Insert():
                 return self._insert(statement, parameters)
             case st.Update() if statement.source is None:
-                return Result.affected(
-                    dml.update(self._writable(statement.table), statement, parameters, **self._help())
-                )
+                return self._change(dml.update, statement.table, statement, parameters)
             case st.Delete() if statement.source is None:
-                return Result.affected(
-                    dml.delete(self._writable(statement.table), statement, parameters, **self._help())
-                )
+                return self._change(dml.delete, statement.table, statement, parameters)
             case st.Truncate():
-                return Result.affected(dml.truncate(self._writable(statement.table)))
+                return Result.affected(dml.truncate(self._context.table(self._target(statement.table).id)))
             case st.Drop() if statement.what is not st.ObjectKind.INDEX:
                 done = self._definitions.drop(
                     statement.name.text, what=statement.what, if_exists=statement.if_exists, cascade=statement.cascade
@@ -122,13 +120,19 @@ class Executor:
             if entry is not None and entry.is_table:
                 self._context.board(entry).wait_ready(deadline)
 
-    def _pull(self, bound: BoundQuery) -> pa.Table:
-        """The answer now: all tables at one commit number, sources read to their present end."""
+    def _pull(self, bound: BoundQuery, given: Mapping[str, Snapshot] | None = None) -> pa.Table:
+        """The answer now: all tables at one commit number, sources read to their present end.
+
+        `given` are snapshots to read instead, by entry id.
+        """
         session = self._context.spark.session()
+        instead = given or {}
         with self._context.sequence.pin() as pin:
             frames = {}
             for one in bound.inputs:
-                if one.entry is not None and one.kind is RelationKind.TABLE:
+                if one.entry is not None and one.entry.id in instead:
+                    frames[one.relation] = self._context.relations.frame(session, one.entry.id, instead[one.entry.id])
+                elif one.entry is not None and one.kind is RelationKind.TABLE:
                     frames[one.relation] = self._context.frame(session, one.entry, at=pin.sequence)
                 elif one.spec is not None:
                     source = self._launcher.book.open(one.spec)
@@ -152,9 +156,8 @@ class Executor:
         if statement.query is None:
             if not isinstance(statement.target, st.Name):
                 raise NotExecutableError.statement("INSERT VALUES into a URI", text=statement.text)
-            table = self._writable(statement.target)
             write = dml.upsert_values if statement.upsert else dml.insert_values
-            return Result.affected(write(table, statement, parameters, **self._help()))
+            return self._change(write, statement.target, statement, parameters)
         if statement.upsert:
             raise NotExecutableError.statement("UPSERT … SELECT", text=statement.text)
         query = bind_parameters(statement.query, parameters)
@@ -248,11 +251,23 @@ class Executor:
             )
         return entry
 
-    def _writable(self, name: st.Name) -> MemoryTable:
-        return self._context.table(self._target(name).id)
+    def _change(
+        self, change: Callable[..., int], name: st.Name, statement: st.Statement, parameters: Parameters
+    ) -> Result:
+        """Run one of the `dml` functions on the table of that name."""
+        target = self._target(name)
+        table = self._context.table(target.id)
+        return Result.affected(change(table, statement, parameters, evaluate=self._evaluate_over(target)))
 
-    def _help(self) -> dict[str, Any]:
-        return {}
+    def _evaluate_over(self, target: Entry) -> Evaluate:
+        """How DML on a table asks Spark for what the table can't evaluate itself."""
+
+        def evaluate(select: exp.Select, snapshot: Snapshot) -> pa.Table:
+            plan, lens = self._launcher.binder.plan(st.Query(select), options=(), text="", continuous=False)
+            bound = self._launcher.binder.bind_plan(plan, lens)
+            return self._pull(bound, {target.id: snapshot})
+
+        return evaluate
 
 
 def bind_parameters(query: st.Query, parameters: Parameters) -> st.Query:

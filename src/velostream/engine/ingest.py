@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from velostream.engine.reading import read_range
+from velostream.engine.relations import query_error
 from velostream.engine.sift import is_row_error, sift
 from velostream.engine.status import State
 from velostream.errors import QueryError, SourceError, VelostreamError
@@ -180,8 +181,8 @@ class Ingest:
                     moved = self._cycle()
                 self._attempts = 0
                 pause = 0.0 if moved else self._poll_seconds
-            except VelostreamError as error:
-                pause = self._trouble(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is must show on the boards, not end the thread
+                pause = self._trouble(query_error(error, f'source "{self.source.spec.uri}" could not be processed'))
             if pause and not self._stopping:
                 self._wake.wait(pause)
             self._wake.clear()
@@ -263,8 +264,8 @@ class Ingest:
                 return self._run_or_sift(consumer, batch)
             except SourceError:
                 raise
-            except VelostreamError as error:
-                consumer.fail(error)
+            except Exception as error:  # noqa: BLE001 - one statement's trouble must not stop the others
+                consumer.fail(query_error(error, f'query "{consumer.entry.name}" failed'))
                 return None
 
         if len(members) == 1:

@@ -178,7 +178,7 @@ def run_sql(session: SparkSession, sql: str, frames: Mapping[str, DataFrame]) ->
         prefix = _common_tables(views)
         try:
             result = session.sql(f"{prefix}{sql}\n)" if views else sql)
-        except _spark_errors() as error:
+        except spark_errors() as error:
             raise _translated(error, sql=sql, skip=len(prefix)) from error
     finally:
         for view in views.values():
@@ -240,7 +240,7 @@ def arrow_result(frame: DataFrame) -> pa.Table:
     schema = schema_of(frame)
     try:
         rows = frame.toArrow()
-    except _spark_errors() as error:
+    except spark_errors() as error:
         raise _translated(error) from error
     return _cast(rows, schema.arrow)
 
@@ -254,7 +254,8 @@ def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _spark_errors() -> tuple[type[Exception], ...]:
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What PySpark raises; a function, so that nothing imports PySpark before Spark is used."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +24,9 @@ from velostream.engine.consumers import TransformingConsumer
 from velostream.engine.directory import write_atomically
 from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.query import Runner
-from velostream.engine.relations import arrow_result, query_error, run_sql, spark_schema
+from velostream.engine.relations import arrow_result, query_error, run_sql, spark_errors, spark_schema
 from velostream.engine.status import State
-from velostream.errors import StateError, VelostreamError, present
+from velostream.errors import StateError, present
 from velostream.model.change import Epoch, Mode, Write
 from velostream.tables.memory.sequence import Part
 
@@ -166,10 +168,16 @@ class AggregateRunner(Runner):
                     return
                 self._query = self._start_streaming()
             self._watch(self._query)
-        except VelostreamError as error:
-            self.board.become(State.FAILED, error.message, error=error)
+        except Exception as error:  # noqa: BLE001 - whatever it is must show on the board
+            if not self._stopping.is_set() and not self.context.closing.is_set():
+                failure = query_error(error, f'query "{self.entry.name}" failed')
+                self.board.become(State.FAILED, failure.message, error=failure)
         finally:
-            if self._query is not None:
+            self._stop_streaming()
+
+    def _stop_streaming(self) -> None:
+        if self._query is not None:
+            with suppress(*spark_errors(), OSError):  # the JVM may be gone already
                 self._query.stop()
 
     def _start_streaming(self) -> StreamingQuery:
@@ -283,6 +291,4 @@ class Checkpoint:
 
 
 def _sync(descriptor: int) -> None:
-    import os
-
     os.fsync(descriptor)

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from velostream.engine.context import ORIGIN
 from velostream.engine.query import Runner
+from velostream.engine.relations import query_error
 from velostream.engine.status import State
-from velostream.errors import SourceError, VelostreamError
+from velostream.errors import SourceError
 from velostream.model.change import CHANGE, Epoch, Mode, Scope, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Emits, Offset, Partition, Source
@@ -92,7 +93,8 @@ class FoldRunner(Runner):
                     self._done = True
                     return
                 self._wake.wait(self._poll_seconds)
-            except VelostreamError as error:
+            except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
+                error = query_error(trouble, f'source "{self.source.spec.uri}" could not be processed')
                 attempts += 1
                 if not error.category.retriable:
                     self.board.become(State.FAILED, error.message, error=error)

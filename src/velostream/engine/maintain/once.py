@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from velostream.engine.query import Runner
 from velostream.engine.reading import read_range
-from velostream.engine.relations import arrow_result, run_sql
+from velostream.engine.relations import arrow_result, query_error, run_sql
 from velostream.engine.status import State
-from velostream.errors import SourceError, VelostreamError
+from velostream.errors import SourceError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.sources.base import BadRecord, Source
 from velostream.tables.memory.sequence import Part
@@ -59,8 +59,9 @@ class OnceRunner(Runner):
     def _run(self) -> None:
         try:
             self._load()
-        except VelostreamError as error:
+        except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
             if not self.context.closing.is_set():
+                error = query_error(trouble, f'view "{self.entry.name}" could not be loaded')
                 self.board.become(State.FAILED, error.message, error=error)
 
     def _load(self) -> None:

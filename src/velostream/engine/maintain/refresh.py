@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from velostream.engine.query import Runner
-from velostream.engine.relations import arrow_result, run_sql
+from velostream.engine.relations import arrow_result, query_error, run_sql
 from velostream.engine.status import State
 from velostream.errors import VelostreamError
 from velostream.model.change import Epoch, Mode, Write
@@ -188,6 +188,6 @@ class MaintenanceLoop:
                     continue
                 try:
                     runner.refresh(at, numbers)
-                except VelostreamError as error:
+                except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
                     behind.add(runner.entry.id)
-                    runner.failed(at, error)
+                    runner.failed(at, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
