@@ -1,9 +1,9 @@
 """Ending a process at a chosen instant, for tests of what survives.
 
-The engine names the instants that matter (`EngineContext.crash_point`): before and after each of its commits. A test ends
-the process at one of them (`VELOSTREAM_CRASH_AT` in a child's environment), or freezes the threads that reach them, so
-that one SIGKILL catches many connections, each at its own instant. SIGKILL is the only end that proves anything: nothing
-is flushed, closed or told.
+The engine names the instants that matter (`EngineContext.crash_point`): before and after each of its commits. A test
+ends the process at one of them (`VELOSTREAM_CRASH_AT` in a child's environment), or freezes the threads that reach
+them, so that one SIGKILL catches many connections, each at its own instant. SIGKILL is the only end that proves
+anything: nothing is flushed, closed or told.
 """
 
 from __future__ import annotations
@@ -139,8 +139,7 @@ class Child:
         self.kill()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.stdout or ():
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
@@ -153,18 +152,23 @@ class Child:
         return WaitTimeoutError(f"process {self.pid} {what}", detail="\n".join(words))
 
 
-def run_until_crash(
-    arguments: Sequence[str | Path], *, point: str, log: Path, timeout: float, environment: Mapping[str, str] | None = None
-) -> None:
-    """Run a Python process until it kills itself at the named point; anything else is an `AssertionError`."""
-    with Child(arguments, log=log, environment=dict(environment or {}) | {CRASH_AT: point}) as child:
+def play_until_crash(text: str, *, folder: Path, point: str, timeout: float = 120.0) -> None:
+    """Play a script on `folder/state` in a process of its own until that kills itself at the named point.
+
+    The script must end with a query that can't be answered before. Any other end is an `AssertionError`.
+    """
+    script = folder / "crashing.view"
+    script.write_text(text)
+    log = folder / "crashing.log"
+    with Child(["-m", "velostream.testing.script", script, folder], log=log, environment={CRASH_AT: point}) as child:
         code = child.wait(timeout)
     if code != -signal.SIGKILL:
-        words = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
-        raise AssertionError(f'the process ended with {code} and never came to "{point}"\n{words}')
+        raise AssertionError(f'the process ended with {code} and never came to "{point}"\n{log.read_text()}')
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
     """Ours, with the modules we see, and without crash points meant for us."""
     ours = {name: value for name, value in os.environ.items() if name != CRASH_AT}
-    return ours | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONUNBUFFERED": "1"} | dict(more)
+    return (
+        ours | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONUNBUFFERED": "1"} | dict(more)
+    )

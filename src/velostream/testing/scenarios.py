@@ -1,12 +1,12 @@
 """How a `.view` script is played: as written, and again with the world falling over in between.
 
-`plain` plays it on a connection without a path. `restarted` closes the connection and opens it again between any two steps.
-`replayed` and `crashed` kill the process by SIGKILL at the script's last change: `replayed` when the work is done and not yet
-committed, so the batch is run again; `crashed` when it is committed and nobody has been told. Both strike twice: where the
-rows come in, and, when that is recovered, where the views built on them are kept.
+`plain` plays it on a connection without a path. `restarted` closes the connection and opens it again between any two
+steps. `replayed` and `crashed` kill the process by SIGKILL at the script's last change: `replayed` when the work is
+done and not yet committed, so the batch is run again; `crashed` when it is committed and nobody has been told. Both
+strike twice: where the rows come in, and, when that is recovered, where the views built on them are kept.
 
-Starting Spark takes seconds, so all scripts of a killed scenario live in one process, each with its own connection; those
-that reach their instant are frozen there, and one kill ends them together.
+Starting Spark takes seconds, so all scripts of a killed scenario live in one process, each with its own connection;
+those that reach their instant are frozen there, and one kill ends them together.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class Outcome:
 
 
 def play(
-    scripts: Sequence[Path], *, scenarios: Sequence[Scenario] = tuple(Scenario), deadline: float = DEFAULT_DEADLINE_SECONDS
+    scripts: Sequence[Path],
+    *,
+    scenarios: Sequence[Scenario] = tuple(Scenario),
+    deadline: float = DEFAULT_DEADLINE_SECONDS,
 ) -> Iterator[Outcome]:
     """Play every script in every scenario. `deadline` is how long a query may take to show the rows expected."""
     with spark_kept_running():

@@ -15,16 +15,17 @@ A script is a list of steps, each opened by its first two characters:
     # comment
 
 Blank lines are ignored and end a block of lines. A query is repeated until it gives the rows expected or its deadline
-has passed. With ORDER BY rows compare in order, otherwise as a bag. Every value is compared as text: NULL, true, 3.10,
-2024-05-01 10:00:00, nested values as JSON; a text that is empty, or could be read as something else, is written as JSON.
+has passed. With ORDER BY rows compare in order, otherwise as a bag. Values compare as text: NULL, true, 3.10,
+2024-05-01 10:00:00, nested ones as JSON; a text that is empty, or could be read as something else, is written as JSON.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import difflib
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,7 +205,9 @@ class Player:
             if trouble is None and found == wanted:
                 return
             if time.monotonic() > deadline:
-                reason = f"still an error after {self._deadline:g} s\n{trouble}" if trouble else _difference(wanted, found)
+                reason = (
+                    f"still an error after {self._deadline:g} s\n{trouble}" if trouble else _difference(wanted, found)
+                )
                 raise self._failure(step, reason)
             time.sleep(_RETRY_SECONDS)
 
@@ -257,7 +260,7 @@ def value_text(value: Any) -> str:
             return "true" if value else "false"
         case Decimal():
             return format(value, "f")
-        case datetime.datetime():
+        case dt.datetime():
             return value.isoformat(sep=" ")
         case str():
             doubtful = value != value.strip() or value in ("", "NULL", "true", "false")
@@ -376,3 +379,18 @@ class _Reader:
 
     def _wrong(self, number: int, message: str) -> ParseError:
         return ParseError(message, line=number, text=self._all)
+
+
+def main(path: Path, folder: Path) -> None:
+    """Play a script once on the state directory `folder/state`, its files in `folder`: what tests let crash."""
+    from velostream.engine.connection import connect
+
+    script = Script.read(path)
+    with connect(folder / "state") as connection:
+        player = Player(connection, script, directory=folder)
+        for step in script.steps:
+            player.play(step)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

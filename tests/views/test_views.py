@@ -1,0 +1,47 @@
+"""Every `.view` script in every scenario: as written, restarted between any two steps, replayed and crashed."""
+
+from pathlib import Path
+
+import pytest
+
+from velostream.testing.scenarios import Outcome, Scenario, play_killed, play_one, spark_kept_running
+
+SCRIPTS = sorted(Path(__file__).parent.glob("*.view"))
+NAMES = [script.stem for script in SCRIPTS]
+
+
+@pytest.fixture(scope="module")
+def spark():
+    with spark_kept_running():
+        yield
+
+
+@pytest.fixture(scope="module", params=[Scenario.REPLAYED, Scenario.CRASHED], ids=str)
+def killed(request) -> dict[str, Outcome]:
+    """All scripts played in processes that are killed; the outcome of each."""
+    return {outcome.script: outcome for outcome in play_killed(SCRIPTS, request.param)}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
+def test_as_written(script, spark):
+    outcome = play_one(script, Scenario.PLAIN)
+    assert outcome.failure is None, outcome.failure
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
+def test_restarted_between_any_two_steps(script, spark):
+    outcome = play_one(script, Scenario.RESTARTED)
+    assert outcome.failure is None, outcome.failure
+
+
+@pytest.mark.parametrize("script", NAMES)
+def test_killed_at_its_last_change(script, killed):
+    outcome = killed[script]
+    assert outcome.failure is None, outcome.failure
+
+
+def test_the_kills_struck(killed):
+    """A scenario whose points nobody reaches would prove nothing."""
+    missed = {name for name, outcome in killed.items() if outcome.kills == 0}
+    assert missed <= {"declared_dml"}
+    assert sum(outcome.kills == 2 for outcome in killed.values()) >= 8
