@@ -80,21 +80,30 @@ def _aggregate(plan: PassthroughPlan, snapshot: Snapshot) -> pa.Table:
 
 
 def _item_value(item: Item, rows: pa.Table | None, count: int) -> pa.Scalar:
+    if item.function is None:
+        raise NotLowerable("columns beside aggregates")
     if item.column is None or rows is None:
         return pa.scalar(count, pa.int64())
-    column = rows.column(item.column).combine_chunks().drop_null()
-    if item.distinct:
+    return aggregate(item.function, rows.column(item.column), distinct=item.distinct, name=item.column)
+
+
+def aggregate(
+    function: AggregateFunction, values: pa.Array | pa.ChunkedArray, *, distinct: bool, name: str
+) -> pa.Scalar:
+    """One aggregate over the values that aren't NULL; `name` is what an error calls them."""
+    column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    column = column.drop_null()
+    if distinct:
         column = _distinct(column)
-    match item.function:
+    match function:
         case AggregateFunction.COUNT:
             return pa.scalar(len(column), pa.int64())
         case AggregateFunction.SUM:
-            return _sum(column, item.column)
+            return _sum(column, name)
         case AggregateFunction.AVG:
-            return _average(column, item.column)
+            return _average(column, name)
         case AggregateFunction.MIN | AggregateFunction.MAX:
-            return _extreme(column, item.function)
-    raise NotLowerable("columns beside aggregates")
+            return _extreme(column, function)
 
 
 def _distinct(column: pa.Array) -> pa.Array:

@@ -130,7 +130,7 @@ def fold_function(name: str, arguments: tuple[Literal, ...]) -> Literal:
         case "concat":
             return Literal("".join(argument.value for argument in arguments), pa.string())
         case "substring":
-            start = arguments[1].value - 1
+            start = max(0, arguments[1].value - 1)  # Spark reads position 0 as 1
             end = start + arguments[2].value if len(arguments) > 2 else len(first)
             return Literal(first[start:end], pa.string())
         case "abs":

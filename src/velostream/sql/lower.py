@@ -79,9 +79,11 @@ def lower(
     lowering = _Lowering(schema, text=text, qualifiers=qualifiers)
     lowering.check_columns(bound)
     try:
-        return lowering.lower(bound)
+        lowered = lowering.lower(bound)
+        lowering.check_failing(lowered)
     except RecursionError as error:
         raise NotLowerable("it is nested too deeply") from error
+    return lowered
 
 
 class _Lowering:
@@ -90,7 +92,7 @@ class _Lowering:
         self.text = text
         self.qualifiers = None if qualifiers is None else {name.lower() for name in qualifiers}
         self.guards = 0
-        """How many AND, OR, CASE … stand between here and rows that must not fail."""
+        """How many AND, OR, CASE … may spare rows what is lowered now."""
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -103,9 +105,35 @@ class _Lowering:
     def type(self, expression: Expression) -> pa.DataType:
         return type_of(expression, self.schema)
 
-    def may_fail(self, what: str) -> None:
-        if self.guards:
-            raise NotLowerable(f"{what} can fail and stands behind a condition")
+    def check_failing(self, expression: Expression, *, guarded: bool = False) -> None:
+        """Refuse an operation that can fail for a row that Spark might not evaluate it for."""
+        first: Sequence[Expression]
+        later: Sequence[Expression] = ()
+        match expression:
+            case ColumnRef() | Literal():
+                return
+            case Cast(value, _):
+                first = (value,)
+            case Case(branches, otherwise):
+                first = (branches[0][0],)
+                later = [part for branch in branches for part in branch][1:] + (
+                    [] if otherwise is None else [otherwise]
+                )
+            case Call("and" | "or" | "coalesce", (start, *rest)):
+                first, later = (start,), rest
+            case Call(name, arguments):
+                if guarded and self.can_fail(name, arguments):
+                    raise NotLowerable(f"{name} can fail and stands behind a condition")
+                first = arguments
+        for part in first:
+            self.check_failing(part, guarded=guarded)
+        for part in later:
+            self.check_failing(part, guarded=True)
+
+    def can_fail(self, name: str, arguments: Sequence[Expression]) -> bool:
+        if name in ("/", "%"):
+            return True
+        return name in ("+", "-", "*", "neg", "abs") and is_integer(self.type(arguments[0]))
 
     def refused(self, node: exp.Expr, error: CastError) -> Exception:
         """What a constant that can't be computed means here."""
@@ -325,17 +353,11 @@ class _Lowering:
         for value in (left, right):
             if isinstance(value, Literal) and value.value is None:
                 return Literal(None, self.type(Call(operator, (left, right))))
-        if operator in "/%":
-            self.check_divisor(operator, right)
-        elif is_integer(self.type(left)):
-            self.may_fail(f"integer {operator}")
-        return Call(operator, (left, right))
-
-    def check_divisor(self, operator: str, divisor: Expression) -> None:
-        type_ = self.type(divisor)
-        fits = is_integer(type_) if operator == "%" else type_ == pa.float64()
-        if not fits or not isinstance(divisor, Literal) or divisor.value in (0, -1):
+        if (operator == "/" and self.type(left) != pa.float64()) or (
+            operator == "%" and not is_integer(self.type(left))
+        ):
             raise NotLowerable("Spark divides these")
+        return Call(operator, (left, right))
 
     def operands(
         self,
@@ -380,8 +402,6 @@ class _Lowering:
                 return fold_negation(value)
             except CastError as error:
                 raise self.refused(node, error) from error
-        if is_integer(self.type(value)):
-            self.may_fail("integer -")
         return Call("neg", (value,))
 
     def explicit_cast(self, node: exp.Cast) -> Expression:
@@ -511,17 +531,11 @@ class _Lowering:
     def substring(self, arguments: Sequence[exp.Expr], node: exp.Expr) -> Expression:
         value = self.text_argument(self.lower(arguments[0]), node)
         numbers = [self.lower(argument) for argument in arguments[1:]]
-        for number in numbers:
-            if not (
-                isinstance(number, Literal)
-                and number.type == pa.int32()
-                and number.value is not None
-                and number.value >= 0
-            ):
-                raise NotLowerable("Spark counts from the end of the text")
-        # Spark reads position 0 as 1.
-        start = Literal(max(1, numbers[0].value), pa.int32())  # type: ignore[union-attr]
-        return self.text_function("substring", [value, start, *numbers[1:]])
+        if not all(
+            isinstance(number, Literal) and number.type == pa.int32() and number.value >= 0 for number in numbers
+        ):
+            raise NotLowerable("Spark counts from the end of the text")
+        return self.text_function("substring", [value, *numbers])
 
     def absolute(self, argument: exp.Expr, node: exp.Expr) -> Expression:
         value = self.lower(argument)
@@ -532,8 +546,6 @@ class _Lowering:
                 return fold_function("abs", (value,))
             except CastError as error:
                 raise self.refused(node, error) from error
-        if is_integer(self.type(value)):
-            self.may_fail("abs of an integer")
         return Call("abs", (value,))
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
 
 import pyarrow as pa
 
@@ -42,6 +43,19 @@ class TableCapabilities:
     durable: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table as a statement declares it."""
+
+    id: str
+    """Never given to another table: a table dropped and made again under its old name has a new one."""
+    name: str
+    schema: Schema
+    options: Mapping[str, str] = field(default_factory=dict)
+    directory: Path | None = None
+    """Where the table may keep files of its own, and finds them again; None: nothing need outlive the process."""
+
+
 class Row(Mapping[str, Any]):
     """One row as a mapping. Kinds give their own, decoding a field when it is asked for."""
 
@@ -50,10 +64,11 @@ class Row(Mapping[str, Any]):
 
 
 class CompiledCondition(Protocol):
-    """A condition in the form the store runs. `examined` tells how: "key", "index" or "scan"."""
+    """A condition in the form the store runs."""
 
     @property
-    def access(self) -> str: ...
+    def access(self) -> str:
+        """How rows are found: "key", "index" or "scan"."""
 
     @property
     def remainder(self) -> Expression | None:
@@ -81,6 +96,17 @@ class Snapshot(ABC):
         nothing.
         """
 
+    def lookup_by(
+        self,
+        on: Sequence[str],
+        keys: pa.Array | pa.ChunkedArray | pa.Table,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Like `lookup`, by other columns than the key: every row that has the values. A kind that can't refuses."""
+        raise UnsupportedError(
+            f"rows can't be looked up by {', '.join(on)} in this kind of table", code="unsupported-capability"
+        )
+
     @abstractmethod
     def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows for which the condition is true, in a stable order, as Arrow."""
@@ -102,6 +128,14 @@ class Table(ABC):
 
     name: str
     schema: Schema
+
+    @classmethod
+    @abstractmethod
+    def open(cls, spec: TableSpec) -> Self:
+        """Make the table in its store, or find the one that is there, with its rows, versions and epochs.
+
+        Raises `OptionError` for an option the kind doesn't know, and `StateError` when what is there has other columns.
+        """
 
     @property
     @abstractmethod

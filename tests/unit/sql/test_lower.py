@@ -232,7 +232,7 @@ def test_results_have_sparks_types(text, type_):
         "s = 1",
         "s RLIKE 'a.b$'",
         "s LIKE 'a\\\\%'",
-        "i / l",
+        "i % 1.5",
         "d / 3",
         "b > FALSE",
         "i IN (SELECT 1)",

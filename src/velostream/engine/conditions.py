@@ -1,0 +1,100 @@
+"""Conditions as text, parsed and lowered once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from sqlglot import exp
+
+from velostream.model.expression import Expression
+from velostream.model.schema import Schema
+from velostream.sql.lower import NotLowerable, lower
+from velostream.sql.parameters import Parameters, bind
+from velostream.sql.parse import parse_expression
+from velostream.tables.base import Table
+
+_CAPACITY = 1024
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition with its parameters put in: as a tree for Spark, and lowered where tables can evaluate it."""
+
+    text: str
+    tree: exp.Expr
+    expression: Expression | None
+    reason: str = ""
+    """Why there is no lowered form."""
+
+    @property
+    def sql(self) -> str:
+        """The condition as Spark SQL."""
+        return str(self.tree.sql(dialect="spark"))
+
+
+class ConditionCache:
+    """The last conditions asked of a table. Holds no data, so it never makes an answer stale; for many threads."""
+
+    def __init__(self, schema: Schema, name: str) -> None:
+        self.schema = schema
+        self._name = name
+        self._known: OrderedDict[Hashable, Condition] = OrderedDict()
+        self._lock = threading.Lock()
+        self.hits = 0
+        self.misses = 0
+
+    def condition(self, text: str, parameters: Parameters | None) -> Condition:
+        """The condition of a text; a `SqlError` when it isn't one or names an unknown column."""
+        key = _cache_key(text, parameters)
+        with self._lock:
+            found = None if key is None else self._known.get(key)
+            if found is not None:
+                self.hits += 1
+                self._known.move_to_end(key)
+                return found
+            self.misses += 1
+        made = self._made(text, parameters)
+        if key is not None:
+            with self._lock:
+                self._known[key] = made
+                if len(self._known) > _CAPACITY:
+                    self._known.popitem(last=False)
+        return made
+
+    def _made(self, text: str, parameters: Parameters | None) -> Condition:
+        tree = bind(parse_expression(text), parameters, text=text)
+        try:
+            return Condition(text, tree, lower(tree, self.schema, text=text, qualifiers=[self._name]))
+        except NotLowerable as error:
+            return Condition(text, tree, None, error.reason)
+
+
+def _cache_key(text: str, parameters: Parameters | None) -> Hashable | None:
+    """What tells conditions apart; None when a parameter can't be told apart by hashing."""
+    if not parameters:
+        return text
+    items = parameters.items() if isinstance(parameters, Mapping) else enumerate(parameters)
+    # 1, 1.0 and True are equal in Python and different literals in SQL; so are 1.5 and 1.50 as decimals.
+    key = (text, tuple((name, type(value), str(value), value) for name, value in items))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+_CACHES: WeakKeyDictionary[Table, ConditionCache] = WeakKeyDictionary()
+_CACHES_LOCK = threading.Lock()
+
+
+def cache_of(table: Table) -> ConditionCache:
+    """The one cache of a table, whoever asks; a new one when the table's columns have changed."""
+    with _CACHES_LOCK:
+        cache = _CACHES.get(table)
+        if cache is None or cache.schema != table.schema:
+            cache = _CACHES[table] = ConditionCache(table.schema, table.name)
+        return cache

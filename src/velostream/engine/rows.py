@@ -1,0 +1,61 @@
+"""Rows of a table as Python sees them: mappings, decoded a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import pyarrow as pa
+
+from velostream.tables.base import Row
+from velostream.tables.memory.rows import decoded_rows
+
+_BATCH_ROWS = 4096
+
+
+class Rows(Sequence[Row]):
+    """The rows of an answer; as long as they are only counted nothing is decoded."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def arrow(self) -> pa.Table:
+        return self._table
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        for batch in self._table.to_batches(max_chunksize=_BATCH_ROWS):
+            yield from decoded_rows(batch)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+
+    def __getitem__(self, index: int | slice) -> Row | Rows:
+        if isinstance(index, slice):
+            return Rows(self._table.take(pa.array(range(len(self))[index], pa.int64())))
+        position = range(len(self))[index]
+        return next(iter(Rows(self._table.slice(position, 1))))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a table's rows, and whether any follow."""
+
+    rows: Rows
+    has_more: bool
