@@ -42,6 +42,8 @@ class StateDirectory:
         return path
 
     def close(self) -> None:
+        # Closing alone would leave the lock with a JVM that has inherited it and goes on for other connections.
+        fcntl.flock(self.lock_descriptor, fcntl.LOCK_UN)
         os.close(self.lock_descriptor)
         if not self.durable:
             shutil.rmtree(self.path, ignore_errors=True)

@@ -101,7 +101,7 @@ def test_a_text_that_is_no_script_is_refused_with_its_line(text, line):
         ("", '""'),
         ("NULL", '"NULL"'),
         ("a | b", '"a | b"'),
-        (dt.datetime(2024, 5, 1, 10, 0), "2024-05-01 10:00:00"),
+        (dt.datetime(2024, 5, 1, 10, 0), "2024-05-01 10:00:00"),  # noqa: DTZ001 - as Python gets them
         (dt.date(2024, 5, 1), "2024-05-01"),
         ([1, Decimal("2.50"), None], '[1, "2.50", null]'),
         ({"a": {"b": 1}}, '{"a": {"b": 1}}'),
