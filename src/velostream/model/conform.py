@@ -7,6 +7,7 @@ makes its row unfit. What happens to unfit rows is the caller's business.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,22 @@ from velostream.model.types import render_type
 Reject = Callable[[int, str], None]
 """Called with the index of a row that doesn't fit and the reason."""
 
+@dataclass(frozen=True, slots=True)
+class TimeRules:
+    """How texts are read as points in time: ISO-8601 or a strptime `pattern`, local to `timezone` without a zone."""
+
+    timezone: str = "UTC"
+    pattern: str | None = None
+
+
+ISO_IN_UTC = TimeRules()
+
 _ZONED = r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 _EXCESS_FRACTION = r"(\.\d{6})\d+"
 
 
 def conform(
-    rows: pa.Table, schema: Schema, reject: Reject, *, timezone: str = "UTC", exempt: pa.ChunkedArray | None = None
+    rows: pa.Table, schema: Schema, reject: Reject, *, times: TimeRules = ISO_IN_UTC, exempt: pa.ChunkedArray | None = None
 ) -> pa.Table:
     """The rows with exactly the columns of `schema`; a column that isn't there is NULL, further ones are left out.
 
@@ -40,7 +51,7 @@ def conform(
         if position is None:
             values = pa.chunked_array([pa.nulls(rows.num_rows, column.type)])
         else:
-            values = _fitted(rows.column(position), column, unfit, timezone)
+            values = _fitted(rows.column(position), column, unfit, times)
         if not column.nullable and values.null_count:
             nulls = values.is_null() if exempt is None else pc.and_not(values.is_null(), exempt)
             for index in np.flatnonzero(nulls.to_numpy()).tolist():
@@ -56,7 +67,7 @@ def conform(
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def cast_column(values: pa.Array, type_: pa.DataType, *, timezone: str = "UTC") -> pa.Array:
+def cast_column(values: pa.Array, type_: pa.DataType, *, times: TimeRules = ISO_IN_UTC) -> pa.Array:
     """One exact cast; raises `pa.ArrowInvalid` or a kin of it when any value doesn't fit."""
     source = values.type
     if source == type_:
@@ -64,31 +75,28 @@ def cast_column(values: pa.Array, type_: pa.DataType, *, timezone: str = "UTC") 
     if pa.types.is_null(source):
         return pa.nulls(len(values), type_)
     if pa.types.is_dictionary(source):
-        return cast_column(values.dictionary_decode(), type_, timezone=timezone)
+        return cast_column(values.dictionary_decode(), type_, times=times)
     if pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source):
-        return _cast_text(values, type_, timezone)
+        return _cast_text(values, type_, times)
     if pa.types.is_floating(source) and pa.types.is_decimal(type_):
         # Through text: the shortest decimal of a float is what was written, its binary value is not.
         return values.cast(pa.string()).cast(type_)
     if pa.types.is_timestamp(type_):
-        return _cast_timestamp(values, type_, timezone)
+        return _cast_timestamp(values, type_, times.timezone)
     if pa.types.is_struct(type_) and pa.types.is_struct(source):
-        return _cast_struct(values, type_, timezone)
+        return _cast_struct(values, type_, times)
     if pa.types.is_list(type_) and (pa.types.is_list(source) or pa.types.is_large_list(source)):
-        return _cast_list(values, type_, timezone)
+        return _cast_list(values, type_, times)
     if pa.types.is_string(type_) and pa.types.is_nested(source):
         raise pa.ArrowInvalid("a nested value is no text")
     return values.cast(type_)
 
 
-def parse_timestamps(texts: pa.Array, *, timezone: str = "UTC", pattern: str | None = None) -> pa.Array:
-    """ISO-8601 texts (or such of a strftime `pattern`) as instants; without a zone they are local to `timezone`.
-
-    More than six fractional digits are cut off, as Spark does.
-    """
-    if pattern is not None:
-        local = pc.strptime(texts, format=pattern, unit="us")
-        return _as_instants(local, timezone)
+def parse_timestamps(texts: pa.Array, *, times: TimeRules = ISO_IN_UTC) -> pa.Array:
+    """Texts as instants. More than six fractional digits are cut off, as Spark does."""
+    timezone = times.timezone
+    if times.pattern is not None:
+        return _as_instants(pc.strptime(texts, format=times.pattern, unit="us"), timezone)
     if pc.any(pc.match_substring_regex(texts, _EXCESS_FRACTION)).as_py():
         texts = pc.replace_substring_regex(texts, _EXCESS_FRACTION, r"\1")
     zoned = pc.match_substring_regex(texts, _ZONED)
@@ -106,21 +114,21 @@ def parse_timestamps(texts: pa.Array, *, timezone: str = "UTC", pattern: str | N
     return pc.coalesce(with_zone, without)
 
 
-def _fitted(values: pa.ChunkedArray, column: Column, unfit: dict[int, str], timezone: str) -> pa.ChunkedArray:
+def _fitted(values: pa.ChunkedArray, column: Column, unfit: dict[int, str], times: TimeRules) -> pa.ChunkedArray:
     if values.type == column.type:
         return values
     pieces: list[pa.Array] = []
     start = 0
     for chunk in values.chunks:
-        pieces += _cast_piece(chunk, column, start, unfit, timezone)
+        pieces += _cast_piece(chunk, column, start, unfit, times)
         start += len(chunk)
     return pa.chunked_array(pieces, type=column.type)
 
 
-def _cast_piece(values: pa.Array, column: Column, start: int, unfit: dict[int, str], timezone: str) -> list[pa.Array]:
+def _cast_piece(values: pa.Array, column: Column, start: int, unfit: dict[int, str], times: TimeRules) -> list[pa.Array]:
     """Cast what can be cast, halving until the values that can't are alone; those become NULL and unfit."""
     try:
-        return [cast_column(values, column.type, timezone=timezone)]
+        return [cast_column(values, column.type, times=times)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         if len(values) == 1:
             shown = _shown(values[0].as_py())
@@ -128,17 +136,17 @@ def _cast_piece(values: pa.Array, column: Column, start: int, unfit: dict[int, s
             return [pa.nulls(1, column.type)]
     half = len(values) // 2
     return [
-        *_cast_piece(values[:half], column, start, unfit, timezone),
-        *_cast_piece(values[half:], column, start + half, unfit, timezone),
+        *_cast_piece(values[:half], column, start, unfit, times),
+        *_cast_piece(values[half:], column, start + half, unfit, times),
     ]
 
 
-def _cast_text(texts: pa.Array, type_: pa.DataType, timezone: str) -> pa.Array:
+def _cast_text(texts: pa.Array, type_: pa.DataType, times: TimeRules) -> pa.Array:
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return texts.cast(type_)
     trimmed = pc.utf8_trim_whitespace(texts)
     if pa.types.is_timestamp(type_):
-        instants = parse_timestamps(trimmed, timezone=timezone)
+        instants = parse_timestamps(trimmed, times=times)
         return instants if type_.tz else instants.cast(type_)
     return trimmed.cast(type_)
 
@@ -163,7 +171,7 @@ def _as_instants(local: pa.Array, timezone: str) -> pa.Array:
     return zoned.cast(pa.timestamp("us", tz="UTC"))
 
 
-def _cast_struct(values: pa.StructArray, type_: pa.StructType, timezone: str) -> pa.Array:
+def _cast_struct(values: pa.StructArray, type_: pa.StructType, times: TimeRules) -> pa.Array:
     by_lower = {field.name.lower(): position for position, field in enumerate(values.type)}
     children: list[pa.Array] = []
     flat = values.flatten()
@@ -172,12 +180,12 @@ def _cast_struct(values: pa.StructArray, type_: pa.StructType, timezone: str) ->
         if position is None:
             children.append(pa.nulls(len(values), field.type))
         else:
-            children.append(cast_column(flat[position], field.type, timezone=timezone))
+            children.append(cast_column(flat[position], field.type, times=times))
     return pa.StructArray.from_arrays(children, fields=list(type_), mask=values.is_null())
 
 
-def _cast_list(values: pa.ListArray, type_: pa.ListType, timezone: str) -> pa.Array:
-    inner = cast_column(values.flatten(), type_.value_type, timezone=timezone)
+def _cast_list(values: pa.ListArray, type_: pa.ListType, times: TimeRules) -> pa.Array:
+    inner = cast_column(values.flatten(), type_.value_type, times=times)
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
     # The offsets of a slice still count from the whole array, so they are built anew.
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from velostream.errors import TableError
-from velostream.model.conform import Reject, conform
+from velostream.model.conform import ISO_IN_UTC, Reject, TimeRules, conform
 from velostream.model.duration import render_duration
 from velostream.model.inference import ObservedType
 from velostream.model.schema import Column, Schema
@@ -54,7 +54,7 @@ def infer_schema(records: Iterable[Mapping[str, Any]]) -> Schema:
 
 
 def records_to_arrow(
-    records: Sequence[Mapping[str, Any]], schema: Schema, reject: Reject, *, timezone: str = "UTC"
+    records: Sequence[Mapping[str, Any]], schema: Schema, reject: Reject, *, times: TimeRules = ISO_IN_UTC
 ) -> pa.Table:
     """Decoded records as a table of exactly `schema`; each record that doesn't fit goes to `reject` and is left out.
 
@@ -66,7 +66,7 @@ def records_to_arrow(
         values = _column_values(records, column.name)
         array = _array_at_once(values, column.type)
         if array is None:
-            array = _fit_each(values, column, unfit, timezone)
+            array = _fit_each(values, column, unfit, times)
         if not column.nullable and array.null_count:
             for index, value in enumerate(values):
                 if value is None:
@@ -80,12 +80,12 @@ def records_to_arrow(
     return table.take(pa.array([index for index in range(len(records)) if index not in unfit], pa.int64()))
 
 
-def fit_value(value: Any, type_: pa.DataType, *, timezone: str = "UTC") -> Any:
+def fit_value(value: Any, type_: pa.DataType, *, times: TimeRules = ISO_IN_UTC) -> Any:
     """A Python value in the form Arrow takes for `type_`; `ValueError` when it can't be that."""
     if value is None:
         return None
     fit = _fit_for(type_)
-    return fit(value, type_, timezone)
+    return fit(value, type_, times)
 
 
 def json_text(value: Any) -> bytes:
@@ -163,11 +163,11 @@ def _array_at_once(values: list[Any], type_: pa.DataType) -> pa.Array | None:
         return None
 
 
-def _fit_each(values: list[Any], column: Column, unfit: dict[int, str], timezone: str) -> pa.Array:
+def _fit_each(values: list[Any], column: Column, unfit: dict[int, str], times: TimeRules) -> pa.Array:
     fitted: list[Any] = []
     for index, value in enumerate(values):
         try:
-            good = fit_value(value, column.type, timezone=timezone)
+            good = fit_value(value, column.type, times=times)
             pa.scalar(good, column.type)
         except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
             unfit.setdefault(
@@ -178,18 +178,18 @@ def _fit_each(values: list[Any], column: Column, unfit: dict[int, str], timezone
     return pa.array(fitted, column.type)
 
 
-def _fit_for(type_: pa.DataType) -> Callable[[Any, pa.DataType, str], Any]:
+def _fit_for(type_: pa.DataType) -> Callable[[Any, pa.DataType, TimeRules], Any]:
     for applies, fit in _FITS:
         if applies(type_):
             return fit
     return _fit_as_is
 
 
-def _fit_as_is(value: Any, _type: pa.DataType, _timezone: str) -> Any:
+def _fit_as_is(value: Any, _type: pa.DataType, _times: TimeRules) -> Any:
     return value
 
 
-def _fit_text(value: Any, _type: pa.DataType, _timezone: str) -> str:
+def _fit_text(value: Any, _type: pa.DataType, _times: TimeRules) -> str:
     match value:
         case str():
             return value
@@ -207,7 +207,7 @@ def _fit_text(value: Any, _type: pa.DataType, _timezone: str) -> str:
             return str(value)
 
 
-def _fit_boolean(value: Any, _type: pa.DataType, _timezone: str) -> bool:
+def _fit_boolean(value: Any, _type: pa.DataType, _times: TimeRules) -> bool:
     if isinstance(value, bool):
         return value
     lower = str(value).strip().lower()
@@ -216,7 +216,7 @@ def _fit_boolean(value: Any, _type: pa.DataType, _timezone: str) -> bool:
     raise MisfitError("not a truth value")
 
 
-def _fit_integer(value: Any, _type: pa.DataType, _timezone: str) -> int:
+def _fit_integer(value: Any, _type: pa.DataType, _times: TimeRules) -> int:
     if isinstance(value, bool):
         raise MisfitError("a truth value is no number")
     number = Decimal(value.strip()) if isinstance(value, str) else Decimal(value)
@@ -225,13 +225,13 @@ def _fit_integer(value: Any, _type: pa.DataType, _timezone: str) -> int:
     return int(number)
 
 
-def _fit_double(value: Any, _type: pa.DataType, _timezone: str) -> float:
+def _fit_double(value: Any, _type: pa.DataType, _times: TimeRules) -> float:
     if isinstance(value, bool):
         raise MisfitError("a truth value is no number")
     return float(value)
 
 
-def _fit_decimal(value: Any, type_: pa.DataType, _timezone: str) -> Decimal:
+def _fit_decimal(value: Any, type_: pa.DataType, _times: TimeRules) -> Decimal:
     if isinstance(value, bool):
         raise MisfitError("a truth value is no number")
     number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
@@ -243,7 +243,7 @@ def _fit_decimal(value: Any, type_: pa.DataType, _timezone: str) -> Decimal:
     return scaled
 
 
-def _fit_date(value: Any, _type: pa.DataType, _timezone: str) -> date:
+def _fit_date(value: Any, _type: pa.DataType, _times: TimeRules) -> date:
     if isinstance(value, datetime):
         if value.time() != time():
             raise MisfitError("has a time of day")
@@ -251,9 +251,9 @@ def _fit_date(value: Any, _type: pa.DataType, _timezone: str) -> date:
     return value if isinstance(value, date) else date.fromisoformat(str(value).strip())
 
 
-def _fit_timestamp(value: Any, type_: pa.DataType, timezone: str) -> datetime:
+def _fit_timestamp(value: Any, type_: pa.DataType, times: TimeRules) -> datetime:
     if isinstance(value, str):
-        moment = datetime.fromisoformat(value.strip())
+        moment = _moment(value.strip(), times)
     elif isinstance(value, datetime):
         moment = value
     elif isinstance(value, date):
@@ -261,38 +261,44 @@ def _fit_timestamp(value: Any, type_: pa.DataType, timezone: str) -> datetime:
     else:
         raise MisfitError("a number is no point in time")
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=ZoneInfo(timezone))
+        moment = moment.replace(tzinfo=ZoneInfo(times.timezone))
     moment = moment.astimezone(UTC)
     return moment if type_.tz else moment.replace(tzinfo=None)
 
 
-def _fit_interval(value: Any, _type: pa.DataType, _timezone: str) -> timedelta:
+def _moment(text: str, times: TimeRules) -> datetime:
+    if times.pattern is None:
+        return datetime.fromisoformat(text)
+    return datetime.strptime(text, times.pattern)  # noqa: DTZ007 - the zone is set by the caller
+
+
+def _fit_interval(value: Any, _type: pa.DataType, _times: TimeRules) -> timedelta:
     if isinstance(value, timedelta):
         return value
     raise MisfitError("not a length of time")
 
 
-def _fit_binary(value: Any, _type: pa.DataType, _timezone: str) -> bytes:
+def _fit_binary(value: Any, _type: pa.DataType, _times: TimeRules) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def _fit_struct(value: Any, type_: pa.DataType, timezone: str) -> dict[str, Any]:
+def _fit_struct(value: Any, type_: pa.DataType, times: TimeRules) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise MisfitError("not an object")
     by_lower = {str(name).lower(): inner for name, inner in value.items()}
-    return {field.name: fit_value(by_lower.get(field.name.lower()), field.type, timezone=timezone) for field in type_}
+    return {field.name: fit_value(by_lower.get(field.name.lower()), field.type, times=times) for field in type_}
 
 
-def _fit_array(value: Any, type_: pa.DataType, timezone: str) -> list[Any]:
+def _fit_array(value: Any, type_: pa.DataType, times: TimeRules) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise MisfitError("not a list")
-    return [fit_value(inner, type_.value_type, timezone=timezone) for inner in value]
+    return [fit_value(inner, type_.value_type, times=times) for inner in value]
 
 
-def _fit_map(value: Any, type_: pa.DataType, timezone: str) -> list[tuple[Any, Any]]:
+def _fit_map(value: Any, type_: pa.DataType, times: TimeRules) -> list[tuple[Any, Any]]:
     pairs = value.items() if isinstance(value, Mapping) else value
     return [
-        (fit_value(key, type_.key_type, timezone=timezone), fit_value(item, type_.item_type, timezone=timezone))
+        (fit_value(key, type_.key_type, times=times), fit_value(item, type_.item_type, times=times))
         for key, item in pairs
     ]
 
@@ -307,7 +313,7 @@ _EXACT: tuple[tuple[Callable[[pa.DataType], bool], set[type]], ...] = (
     (pa.types.is_date, {date, _NONE}),
     (pa.types.is_binary, {bytes, _NONE}),
 )
-_FITS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType, str], Any]], ...] = (
+_FITS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType, TimeRules], Any]], ...] = (
     (pa.types.is_string, _fit_text),
     (pa.types.is_boolean, _fit_boolean),
     (pa.types.is_integer, _fit_integer),

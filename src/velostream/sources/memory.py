@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from velostream.errors import SourceError
 from velostream.model.change import CHANGE
-from velostream.model.conform import conform
+from velostream.model.conform import TimeRules, conform
 from velostream.model.options import Option, OptionType
 from velostream.model.rows import json_text
 from velostream.model.schema import Column, Schema
@@ -154,8 +154,8 @@ class MemorySource(Source):
                 rows = rows.filter(pc.invert(gone))
         elif target.columns[-1] is _SIGN:
             rows = rows.append_column(CHANGE, pa.repeat(pa.scalar(1, pa.int8()), rows.num_rows))
-        timezone = self.settings.text("timezone") or "UTC"
-        conformed = conform(rows, target, reject, timezone=timezone, exempt=exempt)
+        times = TimeRules(self.settings.text("timezone") or "UTC")
+        conformed = conform(rows, target, reject, times=times, exempt=exempt)
         yield from conformed.to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 

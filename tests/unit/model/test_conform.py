@@ -4,7 +4,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from velostream.model.conform import conform, parse_timestamps
+from velostream.model.conform import TimeRules, conform, parse_timestamps
 from velostream.model.schema import Column, Schema
 
 
@@ -73,12 +73,12 @@ def test_timestamps_with_and_without_zones_in_one_column():
     hours = [moment and moment.hour for moment in parse_timestamps(texts).to_pylist()]
     assert hours == [10, 8, 10, 0, None]
     assert parse_timestamps(texts).to_pylist()[2] == datetime(2024, 1, 1, 10, 0, 0, 123456, tzinfo=UTC)
-    in_berlin = parse_timestamps(texts, timezone="Europe/Berlin").to_pylist()
+    in_berlin = parse_timestamps(texts, times=TimeRules("Europe/Berlin")).to_pylist()
     assert [moment and moment.hour for moment in in_berlin] == [9, 8, 10, 23, None]
 
 
 def test_timestamps_of_a_pattern():
-    parsed = parse_timestamps(pa.array(["31.12.2024 23:59"]), pattern="%d.%m.%Y %H:%M")
+    parsed = parse_timestamps(pa.array(["31.12.2024 23:59"]), times=TimeRules(pattern="%d.%m.%Y %H:%M"))
     assert parsed.to_pylist() == [datetime(2024, 12, 31, 23, 59, tzinfo=UTC)]
 
 

@@ -1,0 +1,290 @@
+"""JSON: one object per line, or an array of objects. A number written 123.45 is a DECIMAL, digit for digit.
+
+Lines are read into their types by Arrow's own reader, which keeps decimals exact. Lines it stumbles over are parsed one
+by one, which bends values to the columns' types where nothing is lost and finds the records that can't be had.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from velostream.errors import Category, SourceError
+from velostream.formats.base import LineFormat, Preamble, Reject, Rejected, Sample, WholeFormat
+from velostream.formats.inference import json_text_kind
+from velostream.formats.lines import BYTE_ORDER_MARK, find_records
+from velostream.formats.text import as_utf_8, is_utf_8, valid_utf_8
+from velostream.model.conform import cast_column
+from velostream.model.inference import ObservedType
+from velostream.model.rows import json_text, records_to_arrow
+from velostream.model.schema import Column, Schema
+
+_SAMPLE_RECORDS = 10_000
+_ONE_BY_ONE = 512
+_ROWS_PER_TABLE = 50_000
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value with decimals as `Decimal`; a number with an exponent is a float. `ValueError` if it isn't JSON."""
+    return _DECODER.decode(text if isinstance(text, str) else text.decode())
+
+
+def json_column(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values as JSON text each; a plain text stays as it is."""
+    plain = (_plain(value, values.type) for value in values.to_pylist())
+    texts = [
+        None if value is None else value if isinstance(value, str) else json_text(value).decode() for value in plain
+    ]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+class JsonLinesFormat(LineFormat):
+    name = "jsonl"
+
+    def preamble(self, head: bytes, *, final: bool) -> Preamble | None:
+        length = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+        for _ in range(self.settings.skip_lines):
+            end = head.find(b"\n", length)
+            if end < 0:
+                return Preamble(len(head)) if final else None
+            length = end + 1
+        return Preamble(length) if final or len(head) > len(BYTE_ORDER_MARK) else None
+
+    def infer(self, samples: Sequence[Sample]) -> Schema | None:
+        lines = itertools.chain.from_iterable(sample.data.splitlines() for sample in samples)
+        records = list(itertools.islice((line for line in lines if line.strip()), _SAMPLE_RECORDS))
+        parsed = (_parsed_or_none(line, self.settings.encoding) for line in records)
+        schema = infer_records(record for record in parsed if record is not None)
+        if schema is None and records:
+            raise _not_json(records[0])
+        return schema
+
+    def decode(self, data: bytes, preamble: Preamble, schema: Schema, reject: Reject) -> pa.Table:
+        if not is_utf_8(self.settings.encoding):
+            data, reject = as_utf_8(data, self.settings.encoding, reject)
+        tables = list(self._decode(data, 0, schema, reject))
+        return pa.concat_tables(tables) if tables else schema.arrow.empty_table()
+
+    def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
+        return b"".join(json_text(record) + b"\n" for record in _plain_records(rows))
+
+    def _decode(self, data: bytes, place: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
+        rows = self._read_typed(data, schema)
+        if rows is not None:
+            yield rows
+            return
+        ends = find_records(data, None, final=True).ends
+        if len(ends) <= _ONE_BY_ONE:
+            yield self._read_one_by_one(data, ends.tolist(), place, schema, reject)
+            return
+        # Arrow stops at the first line it can't read, so trying many small pieces costs little more than one big one.
+        step = max(_ONE_BY_ONE, len(ends) // 16)
+        start = 0
+        for index in range(step, len(ends) + step, step):
+            end = int(ends[min(index, len(ends)) - 1])
+            yield from self._decode(data[start:end], place + start, schema, reject)
+            start = end
+
+    def _read_typed(self, data: bytes, schema: Schema) -> pa.Table | None:
+        if not data.strip():
+            return schema.arrow.empty_table()
+        spelled = _spelling(data, schema)
+        if spelled is None or not valid_utf_8(data):
+            return None
+        readable = pa.schema(
+            [pa.field(name, _read_as(column.type)) for name, column in zip(spelled, schema.columns, strict=True)]
+        )
+        try:
+            raw = arrow_json.read_json(
+                pa.BufferReader(data),
+                arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                arrow_json.ParseOptions(explicit_schema=readable, unexpected_field_behavior="ignore"),
+            )
+            columns = [
+                pa.chunked_array(
+                    [cast_column(chunk, column.type, times=self.settings.times) for chunk in raw[name].chunks],
+                    type=column.type,
+                )
+                for name, column in zip(spelled, schema.columns, strict=True)
+            ]
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        if any(not c.nullable and values.null_count for c, values in zip(schema.columns, columns, strict=True)):
+            return None
+        return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+    def _read_one_by_one(self, data: bytes, ends: list[int], place: int, schema: Schema, reject: Reject) -> pa.Table:
+        records: list[Mapping[str, Any]] = []
+        places: list[tuple[int, bytes]] = []
+        start = 0
+        for end in ends:
+            line = data[start:end].rstrip(b"\r\n")
+            if line.strip():
+                try:
+                    records.append(_object(line))
+                    places.append((place + start, line))
+                except ValueError as error:
+                    reject(Rejected(place + start, line, f"not a JSON object: {error}"))
+            start = end
+
+        def misfit(index: int, reason: str) -> None:
+            where, line = places[index]
+            reject(Rejected(where, line, reason))
+
+        return records_to_arrow(records, schema, misfit, times=self.settings.times)
+
+
+class JsonDocumentFormat(WholeFormat):
+    """A file that is one JSON value: an array of objects, or a single object."""
+
+    name = "json_array"
+
+    def infer(self, paths: Sequence[Path]) -> Schema | None:
+        per_file = (self._records(path) for path in paths)
+        records = itertools.islice(itertools.chain.from_iterable(per_file), _SAMPLE_RECORDS)
+        return infer_records(record for record in records if isinstance(record, Mapping))
+
+    def units(self, path: Path) -> Sequence[int]:
+        return (len(self._records(path)),)
+
+    def decode(self, path: Path, start: int, end: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
+        if end <= start:
+            return
+        records = self._records(path)
+        for first in range(0, len(records), _ROWS_PER_TABLE):
+            chunk = records[first : first + _ROWS_PER_TABLE]
+            objects = [(first + i, record) for i, record in enumerate(chunk) if isinstance(record, Mapping)]
+            for i, record in enumerate(chunk):
+                if not isinstance(record, Mapping):
+                    reject(Rejected(first + i + 1, json_text(record), "not a JSON object"))
+
+            def misfit(index: int, reason: str, objects: list[tuple[int, Any]] = objects) -> None:
+                number, record = objects[index]
+                reject(Rejected(number + 1, json_text(record), reason))
+
+            yield records_to_arrow([record for _, record in objects], schema, misfit, times=self.settings.times)
+
+    def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
+        return b"[" + b",\n ".join(json_text(record) for record in _plain_records(rows)) + b"]\n"
+
+    def _records(self, path: Path) -> list[Any]:
+        encoding = "utf-8-sig" if is_utf_8(self.settings.encoding) else self.settings.encoding
+        try:
+            text = path.read_text(encoding)
+            found = parse_json(text) if text.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise SourceError(
+                f'file "{path}" is not a JSON document',
+                detail=str(error),
+                hint="WITH ('format' = 'jsonl') if each line is an object of its own",
+                code="unreadable-file",
+                category=Category.DATA,
+            ) from error
+        return found if isinstance(found, list) else [found]
+
+
+def infer_records(records: Iterable[Mapping[str, Any]]) -> Schema | None:
+    """Columns and types of parsed JSON objects, in order of first appearance; None when there is none."""
+    observed: dict[str, ObservedType] = {}
+    for record in records:
+        for name, value in record.items():
+            column = observed.get(name)
+            if column is None:
+                column = observed[name] = ObservedType(json_text_kind)
+            column.observe(value)
+    return Schema(tuple(Column(name, column.type()) for name, column in observed.items())) if observed else None
+
+
+def _number(text: str) -> Decimal | float:
+    return float(text) if "e" in text or "E" in text else Decimal(text)
+
+
+_DECODER = json.JSONDecoder(parse_float=_number)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = parse_json(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"it is a {type(found).__name__}")  # noqa: TRY004 - a fault of the data
+    return found
+
+
+def _parsed_or_none(line: bytes, encoding: str) -> dict[str, Any] | None:
+    try:
+        return _object(line if is_utf_8(encoding) else line.decode(encoding).encode())
+    except ValueError:
+        return None
+
+
+def _spelling(data: bytes, schema: Schema) -> list[str] | None:
+    """How the first record spells the columns, when it does so otherwise than the schema; None if it can't be read."""
+    try:
+        first = _object(data.lstrip().split(b"\n", 1)[0])
+    except ValueError:
+        return None
+    by_lower = {name.lower(): name for name in first}
+    names = [name if name in first else by_lower.get(name.lower(), name) for name in schema.names]
+    return names if len(set(names)) == len(names) else None
+
+
+def _read_as(type_: pa.DataType) -> pa.DataType:
+    """The type Arrow's JSON reader gets: points in time come as text, which is cast by our own rules."""
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_) or pa.types.is_binary(type_):
+        return pa.string()
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _read_as(field.type)) for field in type_])
+    if pa.types.is_list(type_):
+        return pa.list_(_read_as(type_.value_type))
+    return type_
+
+
+def _plain_records(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    types = {field.name: field.type for field in rows.schema}
+    maps = {name for name, type_ in types.items() if _has_map(type_)}
+    for batch in rows.to_batches(max_chunksize=_ROWS_PER_TABLE):
+        for record in batch.to_pylist():
+            for name in maps:
+                record[name] = _plain(record[name], types[name])
+            yield record
+
+
+def _has_map(type_: pa.DataType) -> bool:
+    if pa.types.is_map(type_):
+        return True
+    if pa.types.is_struct(type_):
+        return any(_has_map(field.type) for field in type_)
+    return pa.types.is_list(type_) and _has_map(type_.value_type)
+
+
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """A value as JSON has it: Arrow gives a map as pairs, JSON writes it as an object."""
+    if value is None:
+        return None
+    if pa.types.is_map(type_):
+        return {str(key): _plain(item, type_.item_type) for key, item in value}
+    if pa.types.is_struct(type_):
+        return {field.name: _plain(value[field.name], field.type) for field in type_}
+    if pa.types.is_list(type_):
+        return [_plain(inner, type_.value_type) for inner in value]
+    return value
+
+
+def _not_json(line: bytes) -> SourceError:
+    shown = line[:80].decode("utf-8", "replace")
+    return SourceError(
+        "no line is a JSON object",
+        detail=f"the first one is {shown!r}",
+        hint="WITH ('format' = 'json_array') for one array of objects, WITH ('format' = 'csv') for CSV",
+        code="not-json",
+        category=Category.DATA,
+    )

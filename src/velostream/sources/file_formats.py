@@ -1,0 +1,139 @@
+"""Files through their formats: what columns they show, how far they can be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from velostream.errors import Category, SourceError
+from velostream.formats.base import Format, FormatSettings, LineFormat, Sample, WholeFormat
+from velostream.formats.registry import format_name, make_format
+from velostream.model.schema import Schema
+from velostream.sources.file_state import FileIdentity, open_file
+from velostream.sources.text_file import TextFile
+
+_FIRST_SAMPLE = 4 << 20
+_FURTHER_SAMPLE = 256 << 10
+_SAMPLED_FILES = 8
+_SNIFFED_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a file can be read now."""
+
+    read: int
+    """Bytes of a line format, units of a whole one."""
+    size: int
+    """Bytes of the file that this speaks for."""
+    rows: int = 0
+    """How many rows that is, about; 0 when there was no reason to count."""
+
+
+class FileFormats:
+    """The format of each file of a source, by option or name, remembered once it is known."""
+
+    def __init__(self, option: str | None, settings: FormatSettings) -> None:
+        self._option = option
+        self._settings = settings
+        self._known: dict[str, Format] = {}
+        self._units: dict[tuple[str, FileIdentity | None], Sequence[int]] = {}
+
+    def of(self, path: str) -> Format:
+        """The format of a file; `SourceError` when its name doesn't tell and no option does."""
+        name = format_name(path, self._option)
+        if name != "json":
+            return self._known.setdefault(name, make_format(name, self._settings))
+        if path in self._known:
+            return self._known[path]
+        with open_file(path) as file:
+            head = os.pread(file.fileno(), _SNIFFED_BYTES, 0)
+        found = make_format(name, self._settings, head=head)
+        if head.strip():
+            self._known[path] = found
+        return found
+
+    def forget(self, path: str) -> None:
+        """The file was rewritten; its format may be another."""
+        self._known.pop(path, None)
+
+    def infer(self, paths: Sequence[str], *, final: bool) -> Schema | None:
+        """Columns the files show, by samples of the first ones; None when they hold no record yet."""
+        if not paths:
+            return None
+        first = self.of(paths[0])
+        same = [path for path in paths if type(self.of(path)) is type(first)][:_SAMPLED_FILES]
+        if isinstance(first, LineFormat):
+            samples = [self._sample(path, first, final=final, rows_seen=index > 0) for index, path in enumerate(same)]
+            return first.infer([sample for sample in samples if sample is not None])
+        if isinstance(first, WholeFormat):
+            return first.infer([Path(path) for path in self._readable(same, first)])
+        return None
+
+    def reach(self, path: str, start: int, *, max_rows: int | None, final: bool, size: int | None = None) -> Reach:
+        """How far a file can be read from `start`, at most about `max_rows` rows on; `start` when there is nothing."""
+        file_format = self.of(path)
+        if isinstance(file_format, LineFormat):
+            return self._reach_text(path, file_format, start, max_rows=max_rows, final=final, size=size)
+        identity = FileIdentity.of(path)
+        units = self.units(path)
+        end, rows = start, 0
+        while end < len(units) and (max_rows is None or rows < max_rows):
+            rows += max(1, units[end])
+            end += 1
+        return Reach(end, identity.size if identity else 0, rows)
+
+    def units(self, path: str) -> Sequence[int]:
+        """Rows of each unit of a whole file. One that can't be read is a single unit: reading it will say why."""
+        file_format = self.of(path)
+        if not isinstance(file_format, WholeFormat):
+            return ()
+        key = (path, FileIdentity.of(path))
+        if key not in self._units:
+            try:
+                self._units[key] = file_format.units(Path(path))
+            except SourceError as error:
+                if error.category is not Category.DATA:
+                    raise
+                self._units[key] = (1,)
+        return self._units[key]
+
+    def _reach_text(
+        self, path: str, line_format: LineFormat, start: int, *, max_rows: int | None, final: bool, size: int | None
+    ) -> Reach:
+        with TextFile(path, line_format) as file:
+            preamble = file.preamble(final=final)
+            if preamble is None:
+                return Reach(start, start)
+            begin = max(start, preamble.length)
+            found = file.advance(begin, max_rows=max_rows, final=final, size=size)
+            if found.position <= begin:
+                return Reach(start, start)
+            return Reach(found.position, found.position, found.rows)
+
+    def _sample(self, path: str, line_format: LineFormat, *, final: bool, rows_seen: bool) -> Sample | None:
+        with TextFile(path, line_format) as file:
+            preamble = file.preamble(final=final)
+            if preamble is None:
+                return None
+            limit = preamble.length + (_FURTHER_SAMPLE if rows_seen else _FIRST_SAMPLE)
+            whole = limit >= file.size
+            end = file.advance(preamble.length, max_rows=1 << 31, final=final and whole, size=limit).position
+            data = b"".join(chunk for _, chunk in file.chunks(preamble.length, end))
+            return Sample(preamble, data) if data.strip() else None
+
+    def _readable(self, paths: Sequence[str], whole: WholeFormat) -> list[str]:
+        """The files that can be opened; the error of the first when none can."""
+        readable: list[str] = []
+        trouble: SourceError | None = None
+        for path in paths:
+            try:
+                whole.units(Path(path))
+                readable.append(path)
+            except SourceError as error:
+                trouble = trouble or error
+        if trouble is not None and not readable:
+            raise trouble
+        return readable
