@@ -1,8 +1,8 @@
 """Values on their way into a column: Spark's ANSI store assignment.
 
-Numbers may become any number (too many digits after the point are rounded half up into a DECIMAL and cut off into an integer;
-too big is an error), anything may become text, dates and timestamps each other. Text becomes nothing else, except that a
-constant may be written as text for a DATE or TIMESTAMP, where nothing else could be meant.
+Numbers may become any number (too many digits after the point are rounded half up into a DECIMAL and cut off into an
+integer; too big is an error), anything may become text, dates and timestamps each other. Text becomes nothing else,
+except that a constant may be written as text for a DATE or TIMESTAMP, where nothing else could be meant.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """INSERT VALUES, UPSERT VALUES, UPDATE, DELETE and TRUNCATE on one table.
 
-Each reads what it needs and commits what follows from it with no other commit in between, all of it or nothing. What tables can
-evaluate themselves never asks Spark; for the rest the engine gives an `evaluate`.
+Each reads what it needs and commits what follows from it with no other commit in between, all of it or nothing. What
+tables can evaluate themselves never asks Spark; for the rest the engine gives an `evaluate`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from velostream.engine.values import values_rows
 from velostream.errors import NotExecutableError, ResolveError, TableError, ValidationError
 from velostream.model.change import CHANGE, Mode, Write
 from velostream.model.expression import Expression, Literal
-from velostream.model.schema import Column, Schema
+from velostream.model.schema import Schema
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.parameters import Parameters, bind_all
 from velostream.sql.statements import Delete, Insert, Name, Statement, Update

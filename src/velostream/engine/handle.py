@@ -59,8 +59,11 @@ class TableHandle:
         evaluate: Evaluate | None = None,
         last_updated: Callable[[], datetime | None] | None = None,
     ) -> None:
-        """`spark` gives the table as a DataFrame, `spark_filter` its rows for a condition as Spark SQL, `evaluate` runs a SELECT
-        over a snapshot of it; each is asked only for what the table can't do itself."""
+        """Each callable is asked only for what the table can't do itself.
+
+        `spark` gives the table as a DataFrame, `spark_filter` its rows for a condition written as Spark SQL, `evaluate`
+        runs a SELECT over a snapshot of it, `last_updated` tells when it last changed.
+        """
         self._table = table
         self._writable = writable
         self._spark = spark
@@ -124,7 +127,7 @@ class TableHandle:
         return python_values(self._scan(where, params, [name]).column(name))
 
     def scalar(self, expression: str, where: Where = None, params: Parameters | None = None) -> Any:
-        """One value: of an aggregate (`SUM(amount)`), or of the only row the condition holds for; None when there is none."""
+        """One value: of an aggregate (`SUM(amount)`), or of the only row the condition holds for (None: no row)."""
         condition = self._condition(where, params)
         return scalar_value(self._table, expression, condition, self._evaluate)
 
@@ -137,7 +140,7 @@ class TableHandle:
         )
 
     def insert(self, rows: Any) -> Result:
-        """Add rows: a mapping, several of them, Arrow data or a DataFrame. An existing key is a `duplicate-key` error."""
+        """Add rows: a mapping, several of them, Arrow data, a DataFrame. An existing key is a `duplicate-key` error."""
         return self._write(Mode.APPEND, rows)
 
     def upsert(self, rows: Any) -> Result:
@@ -174,7 +177,7 @@ class TableHandle:
         return self.insert(rows)
 
     def bulk_update(self, rows: Any) -> Result:
-        """Give existing rows new values: each row has the key and the columns to change. Unknown keys change nothing."""
+        """Give existing rows new values: each has the key and the columns to change. Unknown keys are passed over."""
         self._check_writable()
         key = self._key()
         with self._table.exclusive():
@@ -209,7 +212,7 @@ class TableHandle:
     def find_rows_for_join(
         self, batch: pa.RecordBatch | pa.Table, on: str | Sequence[str] | Mapping[str, str]
     ) -> pa.Table:
-        """The rows that each row of a batch meets, for columns of the same names or a mapping from the batch's to the table's.
+        """The rows that each row of a batch meets, by columns of one name or a mapping from the batch's to the table's.
 
         The first column, `_position`, says which row of the batch a row belongs to. NULL meets nothing.
         """
@@ -315,11 +318,11 @@ class TableHandle:
     get_record = get
     contains_key = contains
     record_count = __len__
-    find = filter
+    find = filter  # noqa: A003 - the method above
     all_rows = scan
     clone_table = snapshot
     get_stats = stats
-    sql_filter = filter
+    sql_filter = filter  # noqa: A003 - the method above
     sql_exists = exists
     sql_column_values = column_values
     sql_scalar = scalar

@@ -1,6 +1,7 @@
 """What a statement answers: rows to fetch as in DB-API and DuckDB, as Arrow, or as pandas.
 
-Python values are int, float, str, bool, bytes, Decimal, date, datetime (naive, in UTC), list, and dict for structs and maps.
+Python values are int, float, str, bool, bytes, Decimal, date, datetime (naive, in UTC), list, and dict for structs
+and maps.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def rows_of(table: pa.Table) -> list[Values]:
 class Result:
     """The answer to one statement.
 
-    `fetchone`, `fetchmany`, `fetchall` and iteration share one position; `arrow` and `df` give the whole answer. For one thread
-    at a time. A streaming answer (a push query) has no end of its own: iterate over it, and `close` it to end its query.
+    `fetchone`, `fetchmany`, `fetchall` and iteration share one position; `arrow` and `df` give the whole answer. For
+    one thread at a time. A streaming answer (a push query) may have no end: iterate over it, and `close` it to end its
+    query.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Result:
         rowcount: int,
         types: Sequence[pa.DataType] | None = None,
         cancel: Callable[[], None] | None = None,
+        message: str | None = None,
     ) -> None:
         self._columns = list(columns)
         self._rows = rows
@@ -56,6 +59,7 @@ class Result:
         self._types = types
         self._cancel = cancel
         self._closed = False
+        self._message = message
 
     @classmethod
     def of(cls, table: pa.Table) -> Self:
@@ -72,7 +76,20 @@ class Result:
     def affected(cls, count: int) -> Self:
         """The answer to DML: how many rows it changed, as `rowcount` and as one row."""
         table = pa.table({AFFECTED: pa.array([count], pa.int64())})
-        return cls([AFFECTED], iter([(count,)]), table=lambda: table, rowcount=count, types=table.schema.types)
+        return cls(
+            [AFFECTED],
+            iter([(count,)]),
+            table=lambda: table,
+            rowcount=count,
+            types=table.schema.types,
+            message="1 row" if count == 1 else f"{count} rows",
+        )
+
+    @classmethod
+    def done(cls, message: str) -> Self:
+        """The answer to a statement that doesn't ask for rows: what it did, also as one row."""
+        row = (message,)
+        return cls(["status"], iter([row]), table=lambda: _table_of(["status"], [row]), rowcount=1, message=message)
 
     @classmethod
     def rows(cls, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Self:
@@ -106,6 +123,11 @@ class Result:
     def rowcount(self) -> int:
         """Rows of the answer, or rows changed by DML; -1 for a streaming answer."""
         return self._rowcount
+
+    @property
+    def message(self) -> str | None:
+        """What the statement did, in a few words; None when it asked for rows."""
+        return self._message
 
     @property
     def description(self) -> list[tuple[str, str | None, None, None, None, None, None]]:

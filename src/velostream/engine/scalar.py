@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 from sqlglot import exp
-from typing import Any
 
 from velostream.engine.conditions import Condition
 from velostream.engine.dml import Evaluate, evaluated
@@ -27,7 +28,10 @@ _FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
 
 
 def scalar_value(table: Table, text: str, condition: Condition | None, evaluate: Evaluate | None) -> Any:
-    """The value of the expression over the rows of the condition; None over none, an error over several unless it aggregates."""
+    """The value of the expression over the rows of the condition: None over none, an error over several.
+
+    An aggregate has one value over any rows.
+    """
     tree = parse_expression(text)
     snapshot = table.snapshot()
     try:

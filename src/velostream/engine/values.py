@@ -39,7 +39,7 @@ def values_rows(
 ) -> pa.Table:
     """The rows an INSERT gives, with the columns it names; the table adds NULLs for the others.
 
-    Errors name the column; a value that isn't constant for us is computed by `compute`, all such of a statement at once.
+    Errors name the column. Values that aren't constants for us are given to `compute`, all of a statement at once.
     """
     columns = _columns_of(schema, statement)
     _check_lengths(table, columns, statement)
@@ -81,7 +81,7 @@ def _columns_of(schema: Schema, statement: Insert) -> Sequence[Column]:
 
 
 def _place_of_name(name: str, statement: Insert) -> dict[str, Any]:
-    """The column list carries no places of its own, so the first mention of the name after the bracket is pointed at."""
+    """The column list carries no places, so the first mention of the name after the bracket is pointed at."""
     text = statement.text
     at = max(0, text.lower().find(name.lower(), text.find("(")))
     line = text.count("\n", 0, at)

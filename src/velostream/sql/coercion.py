@@ -1,7 +1,7 @@
 """Spark's type rules in ANSI mode, over Arrow types.
 
-Which one type two operands meet in, which type an operator gives, and which casts keep every value. Where Spark would lose
-digits to stay within 38 (a decimal wider than that), or has no common type, the answer is None and Spark decides.
+Which one type two operands meet in, which type an operator gives, and which casts keep every value. Where Spark would
+lose digits to stay within 38 (a decimal wider than that), or has no common type, the answer is None and Spark decides.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _division_type(whole: int, fraction: int) -> pa.DataType:
 
 
 def keeps_every_value(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether the cast is total, one-to-one and keeps the order, so that a comparison may be done on either side of it."""
+    """Whether the cast is total, one-to-one and keeps the order, so that either side of it may be compared."""
     if source == target:
         return True
     if is_integer(source):

@@ -1,7 +1,8 @@
 """Constants: how Spark types a literal, and what casting one gives, exactly.
 
-Values are plain Python: int, Decimal, float, str, bytes, bool, date, datetime (with UTC for TIMESTAMP, without a zone for
-TIMESTAMP_NTZ). A cast that Spark refuses in ANSI mode is a `CastError`; one whose outcome we don't vouch for is a `NotConstant`.
+Values are plain Python: int, Decimal, float, str, bytes, bool, date, datetime (with UTC for TIMESTAMP, without a zone
+for TIMESTAMP_NTZ). A cast that Spark refuses in ANSI mode is a `CastError`; one whose outcome we don't vouch for is a
+`NotConstant`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from velostream.sql.coercion import (
 EXACT = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP, Emin=-9999, Emax=9999)
 """Wide enough that nothing between two decimals of 38 digits is ever rounded but where we say so."""
 
-_DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL | re.ASCII)
 _TIMESTAMP = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d{1,2}:\d{2})?)?"
+    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d{1,2}:\d{2})?)?",
+    re.ASCII,
 )
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)

@@ -1,7 +1,7 @@
 """Parameters of a statement: `?` takes the next of a list, `:name` one of a mapping.
 
-Binding puts typed literals in their place, so that what follows (lowering, rendering for Spark) knows no parameters and no
-value ever becomes part of the text unquoted.
+Binding puts typed literals in their place, so that what follows (lowering, rendering for Spark) knows no parameters
+and no value ever becomes part of the text unquoted.
 """
 
 from __future__ import annotations
@@ -39,13 +39,10 @@ def bind_all(trees: Sequence[exp.Expr], parameters: Parameters | None, *, text: 
     found = [placeholder for copy in copies for placeholder in _in_text_order(copy)]
     values = _values_for(found, parameters if parameters is not None else (), text=text)
     literals = {id(placeholder): literal_node(value) for placeholder, value in zip(found, values, strict=True)}
-    return [_replaced(copy, literals) for copy in copies]
-
-
-def _replaced(tree: exp.Expr, literals: Mapping[int, exp.Expr]) -> exp.Expr:
-    replaced = tree.transform(lambda node: literals.get(id(node), node), copy=False)
-    assert replaced is not None
-    return replaced
+    for placeholder in found:
+        if placeholder.parent is not None:
+            placeholder.replace(literals[id(placeholder)])
+    return [literals.get(id(copy), copy) for copy in copies]
 
 
 def _in_text_order(tree: exp.Expr) -> list[exp.Placeholder]:
