@@ -99,12 +99,18 @@ class Connection:
     def execute(self, sql: str, params: Parameters = None) -> Result:
         """Execute one statement."""
         self._check_open()
-        return self._executor.execute(parse_statement(sql), params)
+        with self._context.spark.interruptible():
+            return self._executor.execute(parse_statement(sql), params)
+
+    def interrupt(self) -> None:
+        """Cancel the statements that other threads are executing just now; what runs continuously goes on."""
+        self._context.spark.interrupt()
 
     def execute_script(self, text: str) -> list[Result]:
         """Execute statements one after another; the first error ends it."""
         self._check_open()
-        return [self._executor.execute(statement) for statement in parse_script(text)]
+        with self._context.spark.interruptible():
+            return [self._executor.execute(statement) for statement in parse_script(text)]
 
     def run_script(self, text: str) -> list[Result]:
         """Execute a script that may have run before on this state directory.

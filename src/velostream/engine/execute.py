@@ -318,4 +318,4 @@ def _shaped_for(bound: BoundQuery, table: MemoryTable, statement: st.Insert) -> 
 
 
 def _done(text: str) -> Result:
-    return Result.rows(["status"], [(text,)])
+    return Result.done(text)

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,6 +58,8 @@ _CONTEXT_SETTINGS = {
 }
 """For a context of our own only."""
 
+_JOB_GROUP_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
 
 class SparkRuntime:
     """A connection's way to Spark. All methods may be called from any thread.
@@ -84,6 +87,8 @@ class SparkRuntime:
         self._stopped = False
         self._warming: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._calling = _CallingThread()
+        self._job_group = f"velostream-{uuid.uuid4()}"
 
     @property
     def started(self) -> bool:
@@ -93,14 +98,35 @@ class SparkRuntime:
     def session(self) -> SparkSession:
         """The session of this connection; the first call starts Spark, which takes seconds."""
         session = self._session
-        if session is not None:
-            return session
-        with self._lock:
-            if self._stopped:
-                raise ClosedError("the connection is closed")
-            if self._session is None:
-                self._session = self._start()
-            return self._session
+        if session is None:
+            with self._lock:
+                if self._stopped:
+                    raise ClosedError("the connection is closed")
+                if self._session is None:
+                    self._session = self._start()
+                session = self._session
+        if self._calling.interruptible and not self._calling.grouped:
+            session.sparkContext.setJobGroup(self._job_group, "a statement", interruptOnCancel=True)
+            self._calling.grouped = True
+        return session
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Within, `interrupt` called by another thread ends the Spark jobs of this one."""
+        self._calling.interruptible = True
+        try:
+            yield
+        finally:
+            self._calling.interruptible = False
+            if self._calling.grouped and self._session is not None:
+                self._calling.grouped = False
+                for name in _JOB_GROUP_PROPERTIES:
+                    self._session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    def interrupt(self) -> None:
+        """End the Spark jobs that were started within `interruptible`."""
+        if self._session is not None:
+            self._session.sparkContext.cancelJobGroup(self._job_group)
 
     def warm_up(self) -> None:
         """Start Spark in the background and return at once; a failure shows at the next `session()`."""
@@ -142,6 +168,13 @@ class SparkRuntime:
             self.session().range(1).selectExpr("sum(id)").toArrow()
         except VelostreamError:
             return
+
+
+class _CallingThread(threading.local):
+    """What a runtime knows of each thread that calls it."""
+
+    interruptible = False
+    grouped = False
 
 
 class _ProcessSpark:
