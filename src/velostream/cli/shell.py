@@ -1,0 +1,171 @@
+"""`velostream sql`: statements from -c, from a pipe, or typed at a prompt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import velostream
+from velostream.cli.interrupts import interruptible
+from velostream.cli.output import OutputFormat, write_rows
+from velostream.cli.splitting import is_blank, is_complete, split_script
+from velostream.errors import VelostreamError, render_text
+
+if TYPE_CHECKING:
+    from velostream.engine.connection import Connection
+    from velostream.engine.result import Result
+
+_PROMPT = "velostream> "
+_CONTINUED = "        ... "
+_HISTORY_LENGTH = 2000
+
+_HELP = """\
+Statements end with ; and may span lines. Ctrl-C cancels what is typed or running.
+  \\d            tables and streams
+  \\d NAME       columns of one
+  \\q, exit      leave (so does Ctrl-D)\
+"""
+
+
+def execute_text(text: str, *, state: Path | None, form: OutputFormat) -> int:
+    """Execute statements one after another and write their rows; the first error ends it. Gives the exit code."""
+    statements = split_script(text)
+    with velostream.connect(state) as connection:
+        for statement in statements:
+            execute_one(connection, statement, form=form)
+    return 0
+
+
+def execute_one(connection: Connection, statement: str, *, form: OutputFormat) -> int | None:
+    """Execute a statement and show its answer; see `show`."""
+    return show(connection.execute(statement), form=form)
+
+
+def show(result: Result, *, form: OutputFormat) -> int | None:
+    """Write a result: rows to standard output as they come, or what the statement did to standard error.
+
+    Gives the number of rows written, or nothing for a statement that doesn't ask for rows.
+    """
+    with result:
+        if result.message is None:
+            return write_rows(result.columns, result, form=form)
+        notice(result.message)
+    return None
+
+
+def notice(text: str) -> None:
+    """A line for the person at the terminal, out of the way of data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def interact(*, state: Path | None, form: OutputFormat) -> int:
+    """The prompt, until the end of input. An error is shown and the session goes on."""
+    notice(f"velostream {velostream.__version__}, \\? for help")
+    with velostream.connect(state) as connection, _History():
+        session = _Session(connection, form)
+        while (text := _read_statement()) is not None:
+            if not session.perform(text):
+                break
+    return 0
+
+
+class _Session:
+    def __init__(self, connection: Connection, form: OutputFormat) -> None:
+        self._connection = connection
+        self._form = form
+
+    def perform(self, text: str) -> bool:
+        """Do what was typed; false when that was to leave."""
+        command = text.strip().rstrip(";").strip()
+        if command.lower() in ("\\q", "exit", "quit"):
+            return False
+        if command.startswith("\\"):
+            self._command(command)
+            return True
+        for statement in split_script(text):
+            if not self._attempt(statement):
+                break
+        return True
+
+    def _command(self, command: str) -> None:
+        word, _, rest = command.partition(" ")
+        name = rest.strip()
+        if word == "\\d" and name:
+            self._attempt(f"DESCRIBE {name}")
+        elif word == "\\d":
+            self._attempt("SHOW TABLES")
+            self._attempt("SHOW STREAMS")
+        else:
+            notice(_HELP)
+
+    def _attempt(self, statement: str) -> bool:
+        """Execute one statement; whether it succeeded."""
+        try:
+            count = interruptible(
+                lambda: execute_one(self._connection, statement, form=self._form),
+                on_interrupt=self._connection.interrupt,
+            )
+        except VelostreamError as error:
+            notice(render_text(error))
+            return False
+        except KeyboardInterrupt:
+            notice("cancelled")
+            return False
+        if count is not None and self._form is OutputFormat.TABLE:
+            notice("(1 row)" if count == 1 else f"({count} rows)")
+        return True
+
+
+def _read_statement() -> str | None:
+    """What is typed up to a `;`, or a command on a line of its own; nothing at the end of input."""
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(input(_CONTINUED if lines else _PROMPT))
+        except EOFError:
+            notice("")
+            return None
+        except KeyboardInterrupt:
+            notice("")
+            lines.clear()
+            continue
+        text = "\n".join(lines)
+        if len(lines) == 1 and _is_command(text):
+            return text
+        if is_complete(text):
+            return text
+        if is_blank(text):
+            lines.clear()
+
+
+def _is_command(line: str) -> bool:
+    stripped = line.strip()
+    return stripped.startswith("\\") or stripped.lower().rstrip(";") in ("exit", "quit")
+
+
+class _History:
+    """Line editing, and the lines typed in earlier sessions."""
+
+    def __enter__(self) -> None:
+        with suppress(ImportError):
+            import readline
+
+            readline.set_history_length(_HISTORY_LENGTH)
+            with suppress(OSError):
+                readline.read_history_file(self._path)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ImportError):
+            import readline
+
+            with suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                readline.write_history_file(self._path)
+
+    @property
+    def _path(self) -> Path:
+        base = os.environ.get("XDG_STATE_HOME", "").strip() or "~/.local/state"
+        return Path(base).expanduser() / "velostream" / "history"
