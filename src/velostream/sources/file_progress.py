@@ -105,10 +105,10 @@ class WatchedProgress:
             if budget is not None and budget <= 0:
                 break
             before = states.get(path)
-            if before is None and self._mode is WatchMode.APPEND:
-                before = self._under_former_name(path, states)
-                if before is not None:
-                    renamed[path] = before
+            if self._mode is WatchMode.APPEND and not self._is_settled(path, before):
+                former = self._under_former_name(path, before, states)
+                if former is not None:
+                    before = renamed[path] = former
             step = self._step(path, before, budget)
             if step is not None:
                 found[path] = step.state
@@ -141,8 +141,7 @@ class WatchedProgress:
 
     def _step(self, path: str, state: FileState | None, budget: int | None) -> _Step | None:
         identity = FileIdentity.of(path)
-        key = (path, None if state is None else state.order)
-        if identity is None or self._settled.get(key) == identity:
+        if identity is None or self._is_settled(path, state):
             return None
         whole = isinstance(self._formats.of(path), WholeFormat)
         quiet = identity.quiet_for(self._debounce)
@@ -171,7 +170,7 @@ class WatchedProgress:
             else:
                 step = None
         if step is None:
-            self._settled[key] = identity
+            self._settled[path, None if state is None else state.order] = identity
         return step
 
     def _taken(
@@ -213,14 +212,22 @@ class WatchedProgress:
         known = self._generations.get(path)
         return known.generation if known is not None and not known.gone and _begins_with(path, known) else 0
 
-    def _under_former_name(self, path: str, states: States) -> FileState | None:
+    def _under_former_name(self, path: str, state: FileState | None, states: States) -> FileState | None:
         """The position in a file that was read as another path before a rotation renamed it to this one."""
+        if state is not None and _begins_with(path, state):
+            return None
         for former in states.values():
             if not former.size or former.path == path or not _begins_with(path, former):
                 continue
-            if FileIdentity.of(former.path) is None or not _begins_with(former.path, former):
-                return replace(former, path=path, generation=0, begin=former.read)
+            if not _begins_with(former.path, former):
+                generation = 0 if state is None else state.generation + 1
+                return replace(former, path=path, generation=generation, begin=former.read)
         return None
+
+    def _is_settled(self, path: str, state: FileState | None) -> bool:
+        """Whether it is known that this file, as it is, has nothing beyond this position."""
+        known = self._settled.get((path, None if state is None else state.order))
+        return known is not None and known == FileIdentity.of(path)
 
 
 def _begins_with(path: str, state: FileState) -> bool:
