@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +40,7 @@ class Filter:
         """The conjunction of conditions; None for none."""
         if not parts:
             return None
-        condition = reduce(lambda left, right: Call("and", (left, right)), parts)
+        condition = _conjunction(parts)
         columns = tuple(schema.column(name).name for name in sorted(columns_of(condition)))
         return cls(compile_expression(condition, schema), columns)
 
@@ -103,7 +103,7 @@ class Plan:
         return max(usable, key=len, default=None)
 
     def _combinations(self, columns: tuple[str, ...]) -> int:
-        return reduce(lambda count, name: count * len(self._equalities[name].values), columns, 1)
+        return prod(len(self._equalities[name].values) for name in columns)
 
     def _wanted(self, columns: tuple[str, ...]) -> Sequence[Hashable]:
         if len(columns) == 1:
@@ -142,6 +142,14 @@ class PlanCache:
             if len(self._plans) > _CACHED_PLANS:
                 self._plans.popitem(last=False)
         return made
+
+
+def _conjunction(parts: Sequence[Expression]) -> Expression:
+    """All of them, as a balanced tree: a condition may have thousands."""
+    while len(parts) > 1:
+        pairs: list[Expression] = [Call("and", pair) for pair in zip(parts[::2], parts[1::2], strict=False)]
+        parts = [*pairs, *parts[2 * len(pairs) :]]
+    return parts[0]
 
 
 def _kept(remaining: Filter | None, snapshot: MemorySnapshot, positions: Integers) -> Integers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +11,7 @@ from velostream.model.change import ChangeBatch, Epoch, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options
 from velostream.model.schema import Schema
-from velostream.tables.base import KeyValue, Row, Table, TableCapabilities
+from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec
 from velostream.tables.memory.condition import Plan, PlanCache
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.generation import Delta, Generation
@@ -70,15 +70,26 @@ class MemoryTable(Table):
         self._sequence = sequence
         self._generation = Generation(stored_schema(schema), schema.key) if generation is None else generation
         self._newest: MemorySnapshot | None = None
+        self._closing: Callable[[], None] | None = None
         self.plans = PlanCache()
+
+    @classmethod
+    def open(cls, spec: TableSpec) -> MemoryTable:
+        """A table with a commit sequence of its own. The tables of a connection share one instead."""
+        from velostream.tables.memory.sequence import CommitSequence
+
+        sequence = CommitSequence.open(spec.directory)
+        table = sequence.create_table(spec.id, name=spec.name, schema=spec.schema, options=spec.options)
+        table._closing = sequence.close  # noqa: SLF001 - its own class
+        return table
 
     @property
     def version(self) -> int:
         return self._generation.journal.version_at(self._sequence.sequence)
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        self._sequence.write(self, write, epoch)
-        return self.version
+        done = self._sequence.write(self, write, epoch)
+        return done.sequence if self.id in done.changed else self.version
 
     def exclusive(self) -> AbstractContextManager[None]:
         return self._sequence.exclusive()
@@ -206,7 +217,9 @@ class MemoryTable(Table):
             self._newest = None
 
     def close(self) -> None:
-        """Nothing is held beyond what the commit sequence holds."""
+        """Nothing is held beyond the commit sequence, which is closed if it is this table's alone."""
+        if self._closing is not None:
+            self._closing()
 
 
 def _index_columns(text: str, schema: Schema) -> list[tuple[str, ...]]:
