@@ -14,7 +14,7 @@ from velostream.formats.text import is_wide
 from velostream.formats.whole_text import WholeTextFormat
 
 NAMES = ("csv", "tsv", "json", "jsonl", "ndjson", "json_lines", "json_array", "parquet")
-_EXTENSIONS = {
+EXTENSIONS = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".tab": "tsv",
@@ -31,7 +31,7 @@ def format_name(path: str, option: str | None) -> str:
     """The name of the format of a file; `SourceError` when neither option nor extension tells."""
     if option is not None:
         return option.lower()
-    found = _EXTENSIONS.get(PurePath(path).suffix.lower())
+    found = EXTENSIONS.get(PurePath(path).suffix.lower())
     if found is None:
         raise SourceError(
             f'format of file "{path}" is not known by its name',

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from urllib.parse import unquote_plus
 
 from velostream.errors import OptionError
+from velostream.model.address import split_parameters
 from velostream.model.options import Option, OptionType
 from velostream.model.schema import Column, Schema
 from velostream.model.types import parse_type
@@ -36,7 +36,6 @@ COMMON_OPTIONS = (
 
 OFFSET_RESET = Option("auto.offset.reset", "where reading begins: earliest or latest", OptionType.TEXT, "earliest")
 
-_PARAMETERS = re.compile(r"\?(?=[\w.\-]+=)")
 _PATTERN_LETTERS = re.compile(r"([A-Za-z])\1*")
 _DIRECTIVES = {
     "yyyy": "%Y",
@@ -64,15 +63,9 @@ _EMITS = {"append": Emits.APPENDS, "upsert": Emits.UPSERTS, "changes": Emits.CHA
 
 def with_parameters(spec: SourceSpec) -> SourceSpec:
     """The spec with the URI's parameters among its options, where WITH hasn't set them, and the bare URI."""
-    address, *rest = _PARAMETERS.split(spec.uri, maxsplit=1)
-    if not rest:
-        return spec
-    parameters: dict[str, str] = {}
-    for part in rest[0].split("&"):
-        name, _, value = part.partition("=")
-        if name:
-            parameters[unquote_plus(name).lower()] = unquote_plus(value).strip("\"'") or value
-    return replace(spec, uri=address, options=parameters | {name.lower(): v for name, v in spec.options.items()})
+    address, parameters = split_parameters(spec.uri)
+    given = {name.lower(): value for name, value in spec.options.items()}
+    return replace(spec, uri=address, options=parameters | given) if parameters else spec
 
 
 def declared_columns(spec: SourceSpec, record_schema: str | None) -> Schema | None:

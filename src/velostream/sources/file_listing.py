@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from velostream.errors import Category, SourceError
+from velostream.model.address import file_path
 
-_SCHEME = re.compile(r"file:(?://(?:localhost(?=/))?)?")
 _WILDCARD = re.compile(r"[*?]|\{[^{}]*,[^{}]*\}")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _UNFINISHED = (".tmp", ".part", ".crc", ".swp")
@@ -25,10 +24,7 @@ class Listing:
 
     @classmethod
     def of(cls, uri: str) -> Listing:
-        """From `file:///p`, `file://./p`, `file:p` or a plain path; `%xx` is undone in URIs, `~` is the home folder."""
-        scheme = _SCHEME.match(uri)
-        path = unquote(uri[scheme.end() :]) if scheme else uri
-        return cls(str(Path(path).expanduser()) + ("/" if path.endswith("/") and path != "/" else ""))
+        return cls(file_path(uri))
 
     @property
     def is_pattern(self) -> bool:
