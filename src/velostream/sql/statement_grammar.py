@@ -77,7 +77,7 @@ class StatementGrammar(QueryGrammar):
         else:
             raise self.refuse(f'no statement begins with "{first.text}"', hint="SELECT, CREATE, INSERT, SHOW, EXPLAIN, …")
         statement = reader(self)
-        return replace(statement, text=self._written(first, self._prev), place=self.place(first))
+        return replace(statement, text=self.text.original, place=self.place(first))
 
     def _words(self, *words: str) -> bool:
         """Take these words if they come next."""

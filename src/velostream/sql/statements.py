@@ -97,7 +97,8 @@ class Query:
 
 @dataclass(frozen=True)
 class Statement:
-    """Base of all statements. `text` is the statement's own text, `place` where it begins in the script."""
+    """Base of all statements. `text` is the text it was written in, a whole script maybe, and `place` where it begins
+    in it: what an error needs to point at something."""
 
     text: str = field(default="", compare=False, kw_only=True)
     place: Place = field(default_factory=Place, compare=False, kw_only=True)
