@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from velostream.model.expression import Call, ColumnRef, Expression, Literal, columns_of, conjuncts
 from velostream.model.schema import Schema
-from velostream.tables.memory.evaluate import Compiled, column_of, compile_expression
+from velostream.model.types import render_type
+from velostream.tables.memory.evaluate import CannotCompile, Compiled, column_of, compile_expression
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.keys import hashable_values
 
@@ -42,7 +43,10 @@ class Filter:
             return None
         condition = _conjunction(parts)
         columns = tuple(schema.column(name).name for name in sorted(columns_of(condition)))
-        return cls(compile_expression(condition, schema), columns)
+        compiled = compile_expression(condition, schema)
+        if not (pa.types.is_boolean(compiled.type) or pa.types.is_null(compiled.type)):
+            raise CannotCompile(f"a condition is BOOLEAN, not {render_type(compiled.type)}")
+        return cls(compiled, columns)
 
     def mask(self, rows: pa.Table) -> pa.ChunkedArray:
         """True, false or NULL for each row."""

@@ -69,9 +69,7 @@ def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
         return pa.types.is_struct(given) and _fields_fit(given, wanted)
     if pa.types.is_map(wanted):
         return (
-            pa.types.is_map(given)
-            and fits(given.key_type, wanted.key_type)
-            and fits(given.item_type, wanted.item_type)
+            pa.types.is_map(given) and fits(given.key_type, wanted.key_type) and fits(given.item_type, wanted.item_type)
         )
     if pa.types.is_list(wanted):
         return _is_list(given) and fits(given.value_type, wanted.value_type)

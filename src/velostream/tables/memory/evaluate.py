@@ -208,9 +208,7 @@ class _Compiler:
 
     def case(self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None) -> Compiled:
         inside = self.guard()
-        conditions = [
-            (inside if number else self).boolean(condition) for number, (condition, _) in enumerate(branches)
-        ]
+        conditions = [(inside if number else self).boolean(condition) for number, (condition, _) in enumerate(branches)]
         values = [inside.compile(value) for _, value in branches]
         last = self.literal(None, pa.null()) if otherwise is None else inside.compile(otherwise)
         type_ = _one_type([value.type for value in (*values, last)])
@@ -445,9 +443,7 @@ def _like_to_regex(pattern: str, escape: str | None) -> str:
     return "(?s)\\A" + "".join(parts) + "\\z"
 
 
-def _changed_case(
-    column: Values, ascii_only: Callable[[Values], Values], by_unicode: Callable[[str], str]
-) -> Values:
+def _changed_case(column: Values, ascii_only: Callable[[Values], Values], by_unicode: Callable[[str], str]) -> Values:
     """Full Unicode case mapping, where a character may become several; Arrow's own maps one to one."""
     plain = pc.string_is_ascii(column)
     if isinstance(column, pa.Scalar):

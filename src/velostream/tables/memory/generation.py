@@ -72,6 +72,10 @@ class Journal:
     def version_at(self, sequence: int) -> int:
         return int(self.sequences.array[self.entry_at(sequence)])
 
+    def nth_last(self, count: int) -> int:
+        """Sequence number of the entry that many before the last; of the first one kept if there are fewer."""
+        return int(self.sequences.array[max(0, len(self) - count)])
+
     def removed_between(self, first: int, last: int) -> Integers:
         """Positions removed by the entries after `first` up to `last`."""
         ends = self.removed_ends.array

@@ -110,9 +110,7 @@ class CommitSequence:
         self._closed = False
 
     @classmethod
-    def open(
-        cls, directory: Path | None, *, open_file: Callable[[Path], DurableFile] = SystemFile
-    ) -> CommitSequence:
+    def open(cls, directory: Path | None, *, open_file: Callable[[Path], DurableFile] = SystemFile) -> CommitSequence:
         """The sequence kept in a directory, with all that was committed; without a directory nothing is kept.
 
         Two sequences on one directory would ruin it: whoever opens it sees to it that there is one.
@@ -204,9 +202,7 @@ class CommitSequence:
                 self._tables[table_id].apply(number, delta)
             self._writers = {**self._writers, **writers}
             self._published = number
-            changed = {
-                table_id: Changed(delta.rows.num_rows, len(delta.removed)) for table_id, delta in deltas.items()
-            }
+            changed = {table_id: Changed(delta.rows.num_rows, len(delta.removed)) for table_id, delta in deltas.items()}
             done = Commit(number, changed)
             self._unheard.append(done)
             for table_id in deltas:

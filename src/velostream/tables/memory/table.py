@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from velostream.errors import TableError
 from velostream.model.change import ChangeBatch, Epoch, Write
 from velostream.model.expression import Expression
-from velostream.model.options import Option, Options
+from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Schema
 from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec
 from velostream.tables.memory.condition import Plan, PlanCache
@@ -34,6 +34,7 @@ class MemoryTable(Table):
 
     kind: ClassVar[str] = "inMemory"
     options: ClassVar[tuple[Option, ...]] = (
+        Option("history", "how many versions before the newest stay readable", OptionType.INTEGER, default="0"),
         Option("index", "columns to index: a,b is one index of two columns, a;b are two indexes"),
     )
     capabilities: ClassVar[TableCapabilities] = TableCapabilities(
@@ -67,6 +68,7 @@ class MemoryTable(Table):
         self.given_options = dict(options)
         self.key_normaliser = key_normaliser([schema.column(name).type for name in schema.key]) if schema.key else None
         self.declared_indexes = _index_columns(checked.text("index") or "", schema)
+        self._history = checked.integer("history") or 0
         self._sequence = sequence
         self._generation = Generation(stored_schema(schema), schema.key) if generation is None else generation
         self._newest: MemorySnapshot | None = None
@@ -191,7 +193,7 @@ class MemoryTable(Table):
     def to_write(self, floor: int) -> TableToWrite:
         """What a base says of this table. For the commit sequence, under its lock."""
         generation = self._generation
-        floor = max(floor, generation.floor)
+        floor = max(self._kept_from(floor), generation.floor)
         return TableToWrite(
             id=self.id,
             name=self.name,
@@ -211,10 +213,15 @@ class MemoryTable(Table):
     def vacuum(self, floor: int) -> None:
         """Give back the rows nobody at `floor` or later can see, if they are worth it. For the commit sequence."""
         generation = self._generation
+        floor = self._kept_from(floor)
         unseen = generation.journal.removed_until(floor)
         if unseen >= _FEWEST_DEAD_ROWS and unseen > generation.length - unseen:
             self._generation = generation.renumbered(floor)
             self._newest = None
+
+    def _kept_from(self, floor: int) -> int:
+        """The oldest number to keep readable: what somebody needs, and what the option `history` says."""
+        return min(floor, self._generation.journal.nth_last(self._history)) if self._history else floor
 
     def close(self) -> None:
         """Nothing is held beyond the commit sequence, which is closed if it is this table's alone."""

@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from velostream.errors import ClosedError, NotFoundError, StateError, TableError
+from velostream.errors import ClosedError, NotFoundError, OptionError, StateError, TableError
 from velostream.model.change import Epoch, Mode
 from velostream.model.schema import Schema
 from velostream.tables.memory import Changed, Part
@@ -84,6 +84,17 @@ def test_create_gives_the_table_that_is_there_if_it_fits(people, sequence):
     with pytest.raises(StateError, match="is stored with other columns") as caught:
         sequence.create_table("people", name="people", schema=Schema.of(("id", "INT"), key=["id"]))
     assert caught.value.code == "schema-mismatch"
+
+
+def test_options_are_checked(sequence, people):  # B12
+    for options in ({"histroy": "7"}, {"history": "many"}):
+        with pytest.raises(OptionError):
+            sequence.create_table("t", name="t", schema=people.schema, options=options)
+    with pytest.raises(NotFoundError, match='column "nam" does not exist'):
+        sequence.create_table("t", name="t", schema=people.schema, options={"index": "id; nam"})
+    assert sequence.table_ids() == ("people",)
+    table = sequence.create_table("t", name="t", schema=people.schema, options={"index": "NAME, id; name"})
+    assert table.indexes == (("id",), ("name", "id"), ("name",))
 
 
 def test_a_dropped_table_takes_no_commit_and_stays_readable(people, sequence):
@@ -165,8 +176,8 @@ def test_exclusive_holds_off_other_threads(people, sequence):
     assert people.snapshot().get(1)["name"] == "200"
 
 
-def test_readers_never_see_half_a_commit(sequence):
-    """Two tables always hold the same rows; readers check it while a writer changes both.  # B33"""
+def test_readers_never_see_half_a_commit(sequence):  # B33, B50
+    """Two tables always hold the same rows, a multiple of ten; readers check it while a writer changes both."""
     schema = Schema.of(("id", "BIGINT"), ("name", "STRING"), key=["id"])
     left = sequence.create_table("left", name="left", schema=schema)
     right = sequence.create_table("right", name="right", schema=schema)
@@ -247,6 +258,15 @@ def test_what_a_writer_reads_stays_readable(people, sequence):
     churn(people, 20)
     with pytest.raises(TableError):
         people.changes(1)
+
+
+def test_the_option_history_keeps_that_many_versions(sequence, people):
+    table = sequence.create_table("kept", name="kept", schema=people.schema, options={"history": "7"})
+    churn(table, 40)
+    assert [table.snapshot(version).get(7)["name"] for version in (33, 40)] == ["32.7", "39.7"]
+    assert len(table.changes(33).arrow) == 2000
+    with pytest.raises(TableError):
+        table.snapshot(10)
 
 
 def test_a_snapshot_outlives_the_renumbering(people, sequence):
