@@ -14,7 +14,8 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,10 +177,8 @@ def run_sql(session: SparkSession, sql: str, frames: Mapping[str, DataFrame]) ->
             views[name] = view = f"velostream_{next(_view_numbers)}"
             frame.createTempView(view)
         prefix = _common_tables(views)
-        try:
+        with spark_errors_translated(sql=sql, skip=len(prefix)):
             result = session.sql(f"{prefix}{sql}\n)" if views else sql)
-        except spark_errors() as error:
-            raise _translated(error, sql=sql, skip=len(prefix)) from error
     finally:
         for view in views.values():
             # Spark's public dropTempView would also unpersist the frame behind the view, under other queries' feet.
@@ -226,22 +225,14 @@ def schema_of(frame: DataFrame) -> Schema:
     return Schema.from_arrow(pa.schema(fields))
 
 
-def output_schema(session: SparkSession, sql: str, schemas: Mapping[str, Schema]) -> Schema:
-    """The columns a SELECT over relations of these schemas gives; analysed by Spark, nothing is read."""
-    frames = {name: session.createDataFrame([], spark_schema(schema)) for name, schema in schemas.items()}
-    return schema_of(run_sql(session, sql, frames))
-
-
 def arrow_result(frame: DataFrame) -> pa.Table:
     """Execute a frame and bring its rows to the driver, in the types tables keep.
 
     Raises `QueryError`; its category is `data` when an expression failed for some row (a bad cast, an overflow).
     """
     schema = schema_of(frame)
-    try:
+    with spark_errors_translated():
         rows = frame.toArrow()
-    except spark_errors() as error:
-        raise _translated(error) from error
     return _cast(rows, schema.arrow)
 
 
@@ -262,6 +253,18 @@ def spark_errors() -> tuple[type[Exception], ...]:
     return PySparkException, Py4JError
 
 
+@contextmanager
+def spark_errors_translated(*, sql: str | None = None, skip: int = 0) -> Iterator[None]:
+    """Turn what Spark raises inside into our errors.
+
+    `sql` is the query as its author knows it, `skip` how many characters stand before it in what Spark sees.
+    """
+    try:
+        yield
+    except spark_errors() as error:
+        raise _translated(error, sql=sql, skip=skip) from error
+
+
 _WORKER_ERROR = re.compile(r"velostream\.error:([A-Za-z0-9+/=]+):")
 _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 _NOISE = re.compile(r"\s*SQLSTATE: \w{5}\b.*|\s*== SQL.*|\s*\n\tat .*|\s*JVM stacktrace:.*", re.DOTALL)
@@ -280,10 +283,11 @@ class WorkerError(Exception):
 
 
 def query_error(error: BaseException, message: str) -> VelostreamError:
-    """What to raise for an exception of Spark or one of its workers, with this message if the trouble is Spark's.
-
-    One of our own errors, raised in a worker, comes back as it was.
+    """What to raise for an exception of any kind: our own errors, from a worker too, as they are, else a `QueryError`
+    with this message and the reason as its detail.
     """
+    if isinstance(error, VelostreamError):
+        return error
     found = _translated(error)
     if not isinstance(found, QueryError | SqlError):
         return found
@@ -304,10 +308,7 @@ class _Failure:
 
 
 def _translated(error: BaseException, *, sql: str | None = None, skip: int = 0) -> VelostreamError:
-    """One of our errors for one of Spark's.
-
-    `sql` is the query as its author knows it, `skip` how many characters stood before it when Spark saw it.
-    """
+    """One of our errors for one of Spark's."""
     from pyspark.errors import AnalysisException
 
     failures = _failures(error)

@@ -1,0 +1,210 @@
+"""The lookup stage: a batch of stream rows meets live tables inside Spark, at a cost that follows the batch.
+
+Each worker holds mapped replicas of the tables (replica.py). Lookups whose keys can be computed from the batch's own
+columns are done in one pass through Python; one whose key needs what an earlier lookup found starts the next pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from velostream.engine.hash_index import Pairs, TooManyPairsError
+from velostream.engine.matching import Integers
+from velostream.engine.relations import keep_alive, quoted, run_sql, spark_errors_translated, spark_schema
+from velostream.engine.replica import LookupReplica, Replica, open_replica
+from velostream.model.schema import Column, Schema
+from velostream.sql.plan import Lookup, Stages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+STAGE = "stage"
+"""The name under which a plan's SQL knows the batch after its lookups."""
+_ROWS_AT_ONCE = 65_536
+"""Fewer rows than that are not worth a round of vectorised work."""
+_MOST_PAIRS = 4_000_000
+"""A batch with more matches is joined in halves, so that its result fits in memory."""
+_ROWS_RETURNED = 131_072
+_STAR = re.compile(r"[.,(]\s*\*|\b(?:select|distinct|all)\s*\*")
+
+
+def run_stages(
+    session: SparkSession,
+    frame: DataFrame,
+    stages: Stages,
+    *,
+    replicas: Mapping[str, Replica],
+    schemas: Mapping[str, Schema],
+) -> DataFrame:
+    """The frame of a batch joined to its tables; `replicas` and `schemas` of the tables by the lookups' prefixes.
+
+    Nothing is executed yet. Rows keep their order within a partition, and among the matches of one row the table's.
+    """
+    kept = _read_columns(frame, stages)
+    with spark_errors_translated():
+        if kept is not None:
+            frame = frame.select(*(quoted(name) for name in kept))
+        for lookups in _passes(stages.lookups):
+            frame = _looked_up(frame, lookups, replicas, schemas)
+    return keep_alive(run_sql(session, stages.sql, {STAGE: frame}), *replicas.values())
+
+
+def _read_columns(frame: DataFrame, stages: Stages) -> list[str] | None:
+    """Columns of the batch that the plan can possibly read; None for all of them.
+
+    Whatever the plan's text mentions is taken as read: a column too many costs a little, one too few would be wrong.
+    """
+    text = "\n".join([stages.sql, *(pair.driving for lookup in stages.lookups for pair in lookup.keys)]).lower()
+    if _STAR.search(text) or not text.isascii():
+        return None
+    kept = [name for name in frame.columns if not name.isascii() or "`" in name or name.lower() in text]
+    distinct = len({name.lower() for name in frame.columns}) == len(frame.columns)
+    return kept if distinct and 0 < len(kept) < len(frame.columns) else None
+
+
+def _passes(lookups: Sequence[Lookup]) -> Iterator[tuple[Lookup, ...]]:
+    """Runs of lookups whose keys don't mention what another one of the run brings."""
+    run: list[Lookup] = []
+    for lookup in lookups:
+        text = "\n".join(pair.driving for pair in lookup.keys).lower()
+        if any(earlier.prefix.lower() in text for earlier in run):
+            yield tuple(run)
+            run = []
+        run.append(lookup)
+    if run:
+        yield tuple(run)
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """One lookup as the worker does it."""
+
+    replica: Replica
+    keys: tuple[int, ...]
+    """Where in the batch the key columns are."""
+    columns: tuple[str, ...]
+    outer: bool
+
+
+def _looked_up(
+    frame: DataFrame,
+    lookups: Sequence[Lookup],
+    replicas: Mapping[str, Replica],
+    schemas: Mapping[str, Schema],
+) -> DataFrame:
+    """The frame and the columns of its matches, after one pass through the workers."""
+    width = len(frame.columns)
+    keys: list[str] = []
+    found: list[Column] = []
+    probes: list[_Probe] = []
+    for lookup in lookups:
+        schema = schemas[lookup.prefix]
+        first = width + len(keys)
+        keys += [f"CAST({pair.driving} AS {schema.column(pair.column).sql_type})" for pair in lookup.keys]
+        wanted = [schema.column(name) for name in lookup.columns]
+        found += [
+            Column(lookup.prefix + name, column.type) for name, column in zip(lookup.columns, wanted, strict=True)
+        ]
+        probes.append(
+            _Probe(
+                replicas[lookup.prefix],
+                tuple(range(first, first + len(lookup.keys))),
+                tuple(column.name for column in wanted),
+                lookup.outer,
+            )
+        )
+    given = frame.selectExpr("*", *keys)
+    # The workers go by position: a frame's names may be anything, mapInArrow's argument list may not.
+    plain = given.toDF(*(f"c{number}" for number in range(width + len(keys))))
+    return plain.mapInArrow(_Stage(width, tuple(probes)), _with_columns(frame.schema, Schema(tuple(found))))
+
+
+def _with_columns(schema: StructType, found: Schema) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType(schema.fields + spark_schema(found).fields)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What a worker does with the batches of a partition. Pickled every time, so it names files and holds no rows."""
+
+    width: int
+    """How many columns of the batch go on; the keys come after them."""
+    probes: tuple[_Probe, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = [open_replica(probe.replica) for probe in self.probes]
+        for batch in _gathered(batches):
+            for joined in self._in_parts(batch, opened):
+                for start in range(0, joined.num_rows, _ROWS_RETURNED):
+                    yield joined.slice(start, _ROWS_RETURNED)
+
+    def _in_parts(self, batch: pa.RecordBatch, opened: Sequence[LookupReplica]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield self._joined(batch, opened)
+        except TooManyPairsError:
+            half = batch.num_rows // 2
+            yield from self._in_parts(batch.slice(0, half), opened)
+            yield from self._in_parts(batch.slice(half), opened)
+
+    def _joined(self, batch: pa.RecordBatch, opened: Sequence[LookupReplica]) -> pa.RecordBatch:
+        rows: Integers | None = None
+        """Which row of the batch each row of the result comes from; None while it is each one once."""
+        count = batch.num_rows
+        found: list[pa.Array] = []
+        for probe, replica in zip(self.probes, opened, strict=True):
+            keys = _picked([batch.column(number) for number in probe.keys], rows)
+            pairs = replica.find(keys, most=_MOST_PAIRS if batch.num_rows > 1 else None)
+            if probe.outer:
+                pairs = _with_missing(pairs, count)
+            matches = replica.take(pairs.positions, probe.columns)
+            if not np.array_equal(pairs.rows, np.arange(count)):
+                found = _picked(found, pairs.rows)
+                rows = pairs.rows if rows is None else rows[pairs.rows]
+                count = len(rows)
+            found += matches
+        columns = _picked(batch.columns[: self.width], rows) + found
+        return pa.RecordBatch.from_arrays(columns, names=[f"c{number}" for number in range(len(columns))])
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Neighbouring small batches as one."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= _ROWS_AT_ONCE:
+            yield _concatenated(waiting)
+            waiting = []
+    if waiting:
+        yield _concatenated(waiting)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _with_missing(pairs: Pairs, count: int) -> Pairs:
+    """The pairs, and -1 for every row that has none, in the order of the rows."""
+    missing = np.ones(count, dtype=np.bool_)
+    missing[pairs.rows] = False
+    if not missing.any():
+        return pairs
+    rows = np.concatenate([pairs.rows, np.flatnonzero(missing)])
+    positions = np.concatenate([pairs.positions, np.full(len(rows) - len(pairs.rows), -1)])
+    order = np.argsort(rows, kind="stable")
+    return Pairs(rows[order], positions[order])
+
+
+def _picked(columns: Sequence[pa.Array], rows: Integers | None) -> list[pa.Array]:
+    if rows is None:
+        return list(columns)
+    indices = pa.array(rows)
+    return [column.take(indices) for column in columns]
