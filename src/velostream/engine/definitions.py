@@ -129,7 +129,7 @@ class Definitions:
             self._context.catalog.add(entry)
             try:
                 reads = self._launcher.launch_insert(entry, bound, statement.options, target)
-            except VelostreamError:
+            except Exception:
                 self._remove([entry])
                 raise
             self._context.catalog.update(replace(entry, reads=tuple(read.id for read in reads)))
@@ -166,7 +166,7 @@ class Definitions:
         self._context.board(entry).warn(*(warning.message for warning in bound.plan.warnings))
         try:
             reads = self._launch(entry, statement, bound)
-        except VelostreamError:
+        except Exception:
             if new:
                 self._remove([entry])
             raise

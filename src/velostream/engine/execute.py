@@ -87,16 +87,7 @@ class Executor:
 
     def _select(self, statement: st.Select, parameters: Parameters) -> Result:
         query = bind_parameters(statement.query, parameters)
-        try:
-            plan, lens = self._plan(query, statement, continuous=False)
-            limit = None
-        except NotExecutableError:
-            limit, unlimited = _without_limit(query)
-            if unlimited is None:
-                raise
-            plan, lens = self._plan(unlimited, statement, continuous=False)
-            if plan.strategy is not Strategy.MAP:
-                raise
+        plan, lens = self._plan(query, statement, continuous=False)
         self._wait_for_inputs(plan, statement.options)
         if any(one.target.schema is None for one in plan.inputs):
             plan, lens = self._plan(query, statement, continuous=False)
@@ -105,7 +96,7 @@ class Executor:
             return Result.of(answer(plan.passthrough, table.snapshot()))
         bound = self._launcher.binder.bind_plan(plan, lens)
         if bound.driving is not None:
-            return self._push(bound, statement, limit)
+            return self._push(bound, statement)
         return Result.of(self._pull(bound))
 
     def _plan(self, query: st.Query, statement: st.Statement, *, continuous: bool) -> tuple[QueryPlan, Any]:
@@ -142,7 +133,7 @@ class Executor:
                     ).frame
             return arrow_result(run_sql(session, bound.plan.sql, frames))
 
-    def _push(self, bound: BoundQuery, statement: st.Select, limit: int | None) -> Result:
+    def _push(self, bound: BoundQuery, statement: st.Select) -> Result:
         if bound.plan.strategy is not Strategy.MAP:
             raise NotExecutableError(
                 "an aggregate over a stream can't be selected as rows that come",
@@ -150,7 +141,7 @@ class Executor:
                 text=statement.text,
             )
         batches = self._launcher.push(bound, query_options(statement.options))
-        return Result.streaming(list(bound.schema.names), _limited(batches, limit), batches.close)  # type: ignore[attr-defined]
+        return Result.streaming(list(bound.schema.names), _limited(batches, bound.plan.limit), batches.close)  # type: ignore[attr-defined]
 
     def _insert(self, statement: st.Insert, parameters: Parameters) -> Result:
         if statement.query is None:
@@ -277,16 +268,6 @@ def bind_parameters(query: st.Query, parameters: Parameters) -> st.Query:
     if not parameters and not any(isinstance(node, exp.Placeholder | exp.Parameter) for node in query.tree.walk()):
         return query
     return replace(query, tree=bind(query.tree, parameters))
-
-
-def _without_limit(query: st.Query) -> tuple[int | None, st.Query | None]:
-    """A query without its LIMIT n, and n; None when it has none that is a plain number."""
-    limit = query.tree.args.get("limit")
-    if limit is None or not isinstance(limit.expression, exp.Literal) or limit.expression.is_string:
-        return None, None
-    tree = query.tree.copy()
-    tree.set("limit", None)
-    return int(limit.expression.this), replace(query, tree=tree)
 
 
 def _limited(batches: Iterator[pa.Table], limit: int | None) -> Iterator[tuple[Any, ...]]:
