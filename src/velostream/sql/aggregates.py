@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from velostream.errors import NotExecutableError, SqlError, ValidationError
 from velostream.sql.canonical import Form, canonical
+from velostream.sql.determinism import check_clock
 from velostream.sql.functions import (
     AGGREGATE_WRAPPERS,
     aggregate_calls,
@@ -31,6 +32,7 @@ from velostream.sql.pointing import pointer
 from velostream.sql.resolve import expand_star
 from velostream.sql.scope import Frame, Origin, origin_of, set_origin
 from velostream.sql.shape import nested_queries, queries_in, window_functions
+from velostream.sql.statements import OptionValue
 
 FEED = "feed"
 GROUPS = "groups"
@@ -46,6 +48,7 @@ def plan_aggregate(
     frames: Mapping[int, Frame],
     inputs: Sequence[Input],
     declared_key: tuple[str, ...],
+    options: Sequence[OptionValue],
     text: str,
 ) -> AggregatePlan:
     """Cut an aggregating SELECT over a stream in two. Raises `SqlError` for all that Spark's state can't hold."""
@@ -55,6 +58,8 @@ def plan_aggregate(
     direct_key = cutter.direct_key(declared_key)
     bare = cutter.direct() if direct_key is not None else cutter.bare()
     final = None if direct_key is not None else cutter.final()
+    if final is not None and (clocks := check_clock(final, options=options, text=text)):
+        raise SqlError.all_of(clocks)
     feed = plan_map(cutter.feed(), frames=frames, inputs=inputs)
     group_key = tuple(f"g{number}" for number in range(len(cutter.groups)))
     known = {entry.relation for entry in inputs}

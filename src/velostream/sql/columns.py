@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sqlglot import exp
 
 from velostream.errors import ResolveError, SqlError, did_you_mean
-from velostream.sql.functions import SESSION_WORDS
+from velostream.sql.functions import SESSION_WORDS, TIME_UNITS
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import Frame, Origin, Source, set_origin
 
@@ -58,7 +58,7 @@ class ColumnResolver:
                 return
             if not visible.complete:
                 return
-        if name.lower() in SESSION_WORDS or name.lower() in self._extra:
+        if name.lower() in SESSION_WORDS or name.lower() in self._extra or _is_time_unit(column):
             return
         known = {name for visible in _outwards(frame) for name in visible.names()}
         if clause in _PREFERS_OUTPUTS:
@@ -94,7 +94,9 @@ class ColumnResolver:
                     self._note(column, visible, source, names[1], names[2:])
                     return
                 missing_in = missing_in or source
-            if self._found_in(column, names, visible, hidden=clause == "on") or not visible.complete:
+            if self._found_in(column, names, visible, hidden=clause == "on"):
+                return
+            if not visible.complete and missing_in is None:
                 return
             if len(names) > 2 and visible.source(names[1]) is not None:
                 return
@@ -151,6 +153,12 @@ def _outwards(frame: Frame) -> Iterator[Frame]:
     while visible is not None:
         yield visible
         visible = visible.outer
+
+
+def _is_time_unit(column: exp.Column) -> bool:
+    """Whether a word is the unit of a call such as `timestampdiff(MONTH, a, b)`."""
+    call = column.parent
+    return isinstance(call, exp.Func) and str(column.name).upper() in TIME_UNITS and call.expressions[:1] == [column]
 
 
 def _is_lambda_variable(column: exp.Column, name: str) -> bool:

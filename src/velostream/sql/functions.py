@@ -161,6 +161,24 @@ SESSION_WORDS = frozenset(
 )
 """Words that Spark reads as a function where no column has that name."""
 
+TIME_UNITS = frozenset(
+    (
+        "YEAR",
+        "QUARTER",
+        "MONTH",
+        "WEEK",
+        "DAY",
+        "DAYOFYEAR",
+        "HOUR",
+        "MINUTE",
+        "SECOND",
+        "MILLISECOND",
+        "MICROSECOND",
+        "NANOSECOND",
+    )
+)
+"""Words that may stand as the first argument of functions such as `timestampadd`."""
+
 
 def function_name(node: exp.Expr) -> str:
     """The lower-case name of a function call; empty for what is no function."""

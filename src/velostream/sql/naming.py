@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from velostream.sql.functions import is_generator
+from velostream.sql.spark_text import spark_text
 
 
 def output_name(item: exp.Expr) -> str:
@@ -23,7 +24,7 @@ def output_name(item: exp.Expr) -> str:
         return output_name(item.this)
     if isinstance(item, exp.Cast) and isinstance(item.this, exp.Column):
         return str(item.this.name)
-    return _expression_text(item)
+    return spark_text(item)
 
 
 def is_named(item: exp.Expr) -> bool:
@@ -53,18 +54,3 @@ def identifier(name: str) -> exp.Identifier:
 def plain_column(name: str, *, table: str | None = None) -> exp.Column:
     """A column by its stored name, of a relation whose name is ours (so never quoted)."""
     return exp.Column(this=identifier(name), table=exp.Identifier(this=table, quoted=False) if table else None)
-
-
-def _expression_text(item: exp.Expr) -> str:
-    copied = item.copy()
-    for column in list(copied.find_all(exp.Column)):
-        if column.table:
-            column.set("table", None)
-            column.set("db", None)
-            column.set("catalog", None)
-    for identifier_node in copied.find_all(exp.Identifier):
-        identifier_node.set("quoted", False)
-    if isinstance(copied, exp.Count) and isinstance(copied.this, exp.Star):
-        return "count(1)"
-    text = str(copied.sql(dialect="spark", normalize_functions="lower", identify=False))
-    return f"({text})" if isinstance(copied, exp.Binary | exp.Connector) and not isinstance(copied, exp.Func) else text

@@ -127,6 +127,7 @@ class _Planner:
                 frames=resolution.frames,
                 inputs=resolution.inputs,
                 declared_key=key,
+                options=self.options,
                 text=self.text,
             )
             reason = (

@@ -1,0 +1,222 @@
+"""Stream–table joins: the lookups of the fast way, the SQL on top, and when there is only the general path."""
+
+from __future__ import annotations
+
+import pytest
+
+from velostream.model.schema import Schema
+from velostream.sql.plan import KeyPair, Lookup, MapPlan, RelationKind, Stages
+
+
+@pytest.fixture
+def stages(view):
+    """Plans a query and gives its stages, which it must have."""
+
+    def planned(text: str, **rest) -> Stages:
+        plan = view(text, **rest)
+        assert plan.map is not None
+        assert plan.map.why_not == ""
+        assert plan.map.stages is not None
+        return plan.map.stages
+
+    return planned
+
+
+@pytest.fixture
+def general(view):
+    """Plans a query and gives its map, which must have no stages."""
+
+    def planned(text: str, **rest) -> MapPlan:
+        plan = view(text, **rest)
+        assert plan.map is not None
+        assert plan.map.stages is None
+        return plan.map
+
+    return planned
+
+
+def test_an_inner_join_looks_up_by_key(stages):
+    found = stages("SELECT o.id, p.price * 2 AS twice FROM orders o JOIN prices p ON o.sku = p.sku WHERE p.price > 1")
+    assert found.lookups == (Lookup("in_1", False, (KeyPair("`sku`", "sku"),), ("price",), "l0_", "key"),)
+    assert found.sql == "SELECT stage.`id` AS `id`, stage.`l0_price` * 2 AS twice FROM stage WHERE stage.`l0_price` > 1"
+
+
+def test_the_general_path_gives_the_same_names(view):
+    plan = view("SELECT o.id, o.addr.city, p.price * 2, o.sku AS s FROM orders o LEFT JOIN prices p ON p.sku = o.sku")
+    assert plan.map is not None
+    assert plan.map.sql == (
+        "SELECT o.id AS `id`, o.addr.city AS `city`, p.price * 2 AS `(price * 2)`, o.sku AS s "
+        "FROM in_0 AS o LEFT JOIN in_1 AS p ON p.sku = o.sku"
+    )
+    assert plan.map.stages is not None
+    assert plan.map.stages.lookups[0].outer
+    assert plan.map.stages.sql == (
+        "SELECT stage.`id` AS `id`, stage.`addr`.`city` AS `city`, stage.`l0_price` * 2 AS `(price * 2)`, "
+        "stage.`sku` AS s FROM stage"
+    )
+
+
+def test_lookups_chain(stages):  # B29
+    found = stages(
+        "SELECT o.id, c.title FROM orders o LEFT JOIN prices p ON o.sku = p.sku "
+        "JOIN categories c ON c.category_id = p.category_id"
+    )
+    assert [(lookup.prefix, lookup.outer, lookup.columns) for lookup in found.lookups] == [
+        ("l0_", True, ("category_id",)),
+        ("l1_", False, ("title",)),
+    ]
+    assert found.lookups[1].keys == (KeyPair("`l0_category_id`", "category_id"),)
+
+
+def test_a_table_may_be_looked_up_twice(stages):  # B29
+    found = stages(
+        "SELECT a.name AS x, b.name AS y FROM orders o JOIN users a ON o.id = a.id JOIN users b ON a.id = b.id"
+    )
+    assert [(lookup.input, lookup.prefix) for lookup in found.lookups] == [("in_1", "l0_"), ("in_1", "l1_")]
+    assert found.lookups[1].keys == (KeyPair("`l0_id`", "id"),)
+    assert found.sql == "SELECT stage.`l0_name` AS x, stage.`l1_name` AS y FROM stage"
+
+
+def test_using_and_star_keep_the_users_order(stages):
+    found = stages("SELECT * FROM orders JOIN prices USING (sku)")
+    assert found.sql.startswith("SELECT stage.`sku` AS `sku`, stage.`id` AS `id`, stage.`amount` AS `amount`")
+    assert found.sql.endswith("stage.`l0_price` AS `price`, stage.`l0_category_id` AS `category_id` FROM stage")
+    swapped = stages("SELECT p.*, o.id FROM prices p JOIN orders o USING (sku)")
+    assert swapped.sql == (
+        "SELECT stage.`l0_sku` AS `sku`, stage.`l0_price` AS `price`, stage.`l0_category_id` AS `category_id`, "
+        "stage.`id` AS `id` FROM stage"
+    )
+
+
+def test_same_named_columns_of_both_sides_are_kept_in_a_stream(stages):  # B30
+    found = stages("SELECT * FROM orders o JOIN users u ON o.user_id = u.id", distinct_names=False)
+    assert found.sql.startswith("SELECT stage.`id` AS `id`")
+    assert "stage.`l0_id` AS `id`" in found.sql
+
+
+@pytest.mark.parametrize(
+    ("join", "outer"),
+    [
+        ("prices p JOIN orders o ON p.sku = o.sku", False),
+        ("prices p RIGHT JOIN orders o ON p.sku = o.sku", True),
+        ("prices p LEFT JOIN orders o ON p.sku = o.sku", False),
+        ("prices p FULL JOIN orders o ON p.sku = o.sku", True),
+        ("orders o RIGHT JOIN prices p ON p.sku = o.sku", False),
+        ("orders o FULL OUTER JOIN prices p ON p.sku = o.sku", True),
+        ("orders o LEFT OUTER JOIN prices p ON p.sku = o.sku", True),
+    ],
+)
+def test_the_stream_drives_whichever_side_it_is_on(stages, join, outer):  # B28, B29
+    (lookup,) = stages(f"SELECT o.id, p.price FROM {join}").lookups
+    assert lookup.outer is outer
+
+
+@pytest.mark.parametrize(
+    ("join", "turned"),
+    [
+        ("prices p LEFT JOIN orders o ON p.sku = o.sku", "in_0 AS p JOIN in_1 AS o"),
+        ("prices p FULL JOIN orders o ON p.sku = o.sku", "in_0 AS p RIGHT JOIN in_1 AS o"),
+        ("orders o RIGHT OUTER JOIN prices p ON p.sku = o.sku", "in_0 AS o JOIN in_1 AS p"),
+        ("orders o FULL OUTER JOIN prices p ON p.sku = o.sku", "in_0 AS o LEFT OUTER JOIN in_1 AS p"),
+    ],
+)
+def test_the_general_path_is_driven_by_the_stream_too(view, join, turned):
+    plan = view(f"SELECT o.id, p.price FROM {join}")
+    assert plan.map is not None
+    assert turned in plan.map.sql
+    assert turned in plan.sql
+
+
+def test_conditions_besides_equalities_filter_an_inner_join(stages):  # B28
+    found = stages(
+        "SELECT o.id FROM orders o JOIN prices p ON (o.sku = p.sku AND p.price < o.amount) AND p.category_id = 3 "
+        "WHERE o.id > 0 OR o.id < -5"
+    )
+    assert found.lookups[0].keys == (KeyPair("`sku`", "sku"),)
+    assert found.lookups[0].columns == ("price", "category_id")
+    assert found.sql == (
+        "SELECT stage.`id` AS `id` FROM stage WHERE stage.`l0_price` < stage.`amount` AND stage.`l0_category_id` = 3 "
+        "AND (stage.`id` > 0 OR stage.`id` < -5)"
+    )
+
+
+def test_a_composite_key_and_part_of_it(stages):
+    both = stages("SELECT s.n FROM orders o JOIN stock s ON s.shop = o.user_id AND o.sku = s.sku").lookups[0]
+    assert both.access == "key"
+    assert {pair.column for pair in both.keys} == {"sku", "shop"}
+    assert stages("SELECT s.n FROM orders o JOIN stock s ON o.sku = s.sku").lookups[0].access == "index"
+
+
+@pytest.mark.parametrize(
+    ("condition", "driving"),
+    [
+        ("o.user_id = u.id", "CAST(`user_id` AS BIGINT)"),
+        ("lower(o.sku) = u.name", "LOWER(`sku`)"),  # B28
+        ("CAST(o.sku AS BIGINT) = u.id", "CAST(`sku` AS BIGINT)"),
+    ],
+)
+def test_driving_values_become_the_columns_type(stages, condition, driving):
+    (lookup,) = stages(f"SELECT o.id, u.score FROM orders o JOIN users u ON {condition}").lookups
+    assert lookup.keys[0].driving == driving
+
+
+def test_a_number_too_big_for_the_column_matches_nothing(stages):
+    (lookup,) = stages("SELECT o.id, c.title FROM orders o JOIN categories c ON o.id = c.category_id").lookups
+    assert lookup.keys[0].driving == "TRY_CAST(`id` AS INT)"
+
+
+def test_decimals_are_only_widened(shop, stages, general):
+    shop.add("rates", RelationKind.TABLE, Schema.of(("at", "DECIMAL(12,3)"), ("rate", "INT"), key=["at"]))
+    shop.add("narrow", RelationKind.TABLE, Schema.of(("at", "DECIMAL(10,1)"), ("rate", "INT"), key=["at"]))
+    wide = stages("SELECT r.rate FROM orders o JOIN rates r ON o.amount = r.at").lookups[0]
+    assert wide.keys[0].driving == "CAST(`amount` AS DECIMAL(12,3))"
+    assert "DECIMAL(10,2)" in general("SELECT r.rate FROM orders o JOIN narrow r ON o.amount = r.at").why_not
+
+
+def test_a_prefix_never_meets_a_column_of_the_stream(shop, stages):
+    shop.add("odd", RelationKind.STREAM, Schema.of(("l0_price", "INT"), ("sku", "STRING")))
+    found = stages("SELECT o.l0_price AS mine, p.price AS theirs FROM odd o JOIN prices p ON o.sku = p.sku")
+    assert found.sql == "SELECT stage.`l0_price` AS mine, stage.`l0__price` AS theirs FROM stage"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "SELECT o.id FROM orders o LEFT JOIN prices p ON o.sku = p.sku AND p.price > 1",
+            "a condition besides equalities",
+        ),
+        ("SELECT o.id FROM orders o JOIN prices p ON o.amount > p.price", "no column of"),
+        ("SELECT o.id FROM orders o JOIN prices p ON p.sku = 'a'", "no column of"),
+        ("SELECT o.id FROM orders o JOIN users u ON o.sku = u.id", "STRING with u.id BIGINT"),
+        ("SELECT o.id FROM orders o JOIN users u ON o.id = u.score", "BIGINT with u.score DOUBLE"),
+        ("SELECT o.id FROM orders o JOIN users u ON o.id + 1 = u.id", "a type only Spark can tell"),
+        ("SELECT o.id FROM orders o JOIN users u ON o.addr.city = u.name", "a type only Spark can tell"),
+        ("SELECT o.id FROM orders o, prices p WHERE o.sku = p.sku", "CROSS JOIN"),
+        ("SELECT o.id FROM orders o LEFT SEMI JOIN prices p ON o.sku = p.sku", "SEMI JOIN"),
+        ("SELECT o.id FROM orders o NATURAL JOIN prices p", "NATURAL JOIN"),
+        ("SELECT o.id FROM prices p JOIN stock s ON p.sku = s.sku JOIN orders o ON o.sku = s.sku", "each other"),
+        ("SELECT id FROM orders WHERE sku IN (SELECT sku FROM prices)", "a subquery reads a table"),
+        ("SELECT o.id, (SELECT max(price) FROM prices p WHERE p.sku = o.sku) AS m FROM orders o", "a subquery"),
+        ("SELECT o.id FROM orders o JOIN (SELECT sku FROM prices) p ON o.sku = p.sku", "FROM has more"),
+        ("WITH q AS (SELECT id, sku FROM orders) SELECT q.id FROM q JOIN prices USING (sku)", "FROM has more"),
+        (
+            "SELECT o.id FROM orders o JOIN prices p ON o.sku = p.sku LATERAL VIEW explode(array(1)) e AS x",
+            "LATERAL VIEW",
+        ),
+        (
+            "SELECT o.sku, p.price FROM orders o JOIN prices p ON o.sku = p.sku UNION ALL SELECT sku, 1 FROM orders",
+            "a set",
+        ),
+    ],
+)
+def test_no_fast_way_says_why(general, text, why):
+    found = general(text)
+    assert why in found.why_not
+    assert found.driving == "in_0" or "each other" in found.why_not
+
+
+def test_a_stream_alone_needs_no_fast_way(general):
+    found = general("SELECT id FROM orders WHERE amount > 1")
+    assert found.why_not == ""
+    assert found.sql == "SELECT id FROM in_0 AS orders WHERE amount > 1"

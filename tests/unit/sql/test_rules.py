@@ -1,0 +1,198 @@
+"""Rewrites before Spark sees the query; the forms were checked against Spark cell by cell (B34)."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+
+import pytest
+import sqlglot
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlglot import exp
+
+from velostream.sql.parse import parse_statement
+from velostream.sql.rules import RULES, apply_rules
+from velostream.sql.rules.rewrite_any_all import rewrite_any_all
+from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
+
+MEMBER = "(SELECT y FROM s) AS velostream_member(velostream_value)"
+VALUE = "velostream_member.velostream_value"
+
+
+def some(condition: str) -> str:
+    return f"EXISTS(SELECT 1 FROM {MEMBER} WHERE {condition})"
+
+
+def truth(value: str, condition: str) -> str:
+    return (
+        f"CASE WHEN {some(condition)} THEN TRUE "
+        f"WHEN ({value} IS NULL AND EXISTS(SELECT 1 FROM {MEMBER})) OR {some(f'{VALUE} IS NULL')} "
+        "THEN CAST(NULL AS BOOLEAN) ELSE FALSE END"
+    )
+
+
+def rewritten(text: str, rule=apply_rules) -> str:
+    return rule(parse_statement(text).query.tree.copy()).sql(dialect="spark")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("SELECT a FROM t WHERE x = ANY (SELECT y FROM s)", "SELECT a FROM t WHERE x IN (SELECT y FROM s)"),
+        ("SELECT a FROM t WHERE x <> ALL (SELECT y FROM s)", "SELECT a FROM t WHERE NOT x IN (SELECT y FROM s)"),
+        ("SELECT a FROM t WHERE x > SOME (SELECT y FROM s)", f"SELECT a FROM t WHERE {some(f'x > {VALUE}')}"),
+        (
+            "SELECT a FROM t WHERE x + 1 >= ANY (SELECT y FROM s) OR b",
+            f"SELECT a FROM t WHERE {some(f'(x + 1) >= {VALUE}')} OR b",
+        ),
+        ("SELECT a FROM t WHERE x > ALL (SELECT y FROM s)", f"SELECT a FROM t WHERE NOT {truth('x', f'x <= {VALUE}')}"),
+        ("SELECT x < ANY (SELECT y FROM s) AS v FROM t", f"SELECT {truth('x', f'x < {VALUE}')} AS v FROM t"),
+        ("SELECT x >= ALL (SELECT y FROM s) AS v FROM t", f"SELECT NOT {truth('x', f'x < {VALUE}')} AS v FROM t"),
+        (
+            "SELECT a FROM t HAVING max(x) > ANY (SELECT y FROM s)",
+            f"SELECT a FROM t HAVING {some(f'MAX(x) > {VALUE}')}",
+        ),
+    ],
+)
+def test_rewrite_any_all(given, expected):
+    assert rewritten(given, rewrite_any_all) == expected
+
+
+def test_any_over_something_else_is_left_alone():
+    text = "SELECT ANY(x > 1) AS v FROM t"
+    assert rewritten(text) == text
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "SELECT a FROM t WHERE x IN (SELECT y FROM s)",
+        "SELECT a FROM t WHERE NOT x IN (SELECT y FROM s) AND a > 1",
+        "SELECT a FROM t WHERE (x IN (SELECT y FROM s) OR a > 1)",
+        "SELECT a FROM t GROUP BY a HAVING a IN (SELECT y FROM s)",
+        "SELECT a FROM t JOIN u ON t.k = u.k AND x IN (SELECT y FROM s)",
+        "SELECT x IN (1, 2) AS v FROM t",
+        "SELECT (a, b) IN (SELECT y, z FROM s) AS v FROM t",
+    ],
+)
+def test_in_stays_where_it_only_chooses_rows(kept):
+    assert rewritten(kept) == kept
+
+
+IN = truth("x", f"x = {VALUE}")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("SELECT x IN (SELECT y FROM s) AS v FROM t", f"SELECT {IN} AS v FROM t"),
+        ("SELECT NOT x IN (SELECT y FROM s) AS v FROM t", f"SELECT NOT {IN} AS v FROM t"),
+        ("SELECT a FROM t WHERE (x IN (SELECT y FROM s)) IS NULL", f"SELECT a FROM t WHERE ({IN}) IS NULL"),
+        (
+            "SELECT CASE WHEN NOT x IN (SELECT y FROM s) THEN 1 END AS v FROM t",
+            f"SELECT CASE WHEN NOT {IN} THEN 1 END AS v FROM t",
+        ),
+        (
+            "SELECT a FROM t LEFT JOIN u ON t.k = u.k AND x IN (SELECT y FROM s)",
+            f"SELECT a FROM t LEFT JOIN u ON t.k = u.k AND {IN}",
+        ),
+        ("SELECT a FROM t WHERE NOT (x IN (SELECT y FROM s) AND b)", f"SELECT a FROM t WHERE NOT ({IN} AND b)"),
+        ("SELECT x = ANY (SELECT y FROM s) AS v FROM t", f"SELECT {IN} AS v FROM t"),
+        ("SELECT x <> ALL (SELECT y FROM s) AS v FROM t", f"SELECT NOT {IN} AS v FROM t"),
+        (
+            "SELECT sum(a) FILTER (WHERE x IN (SELECT y FROM s)) AS v FROM t",
+            f"SELECT SUM(a) FILTER(WHERE {IN}) AS v FROM t",
+        ),
+    ],
+)
+def test_rewrite_in_as_value(given, expected):
+    assert rewritten(given) == expected
+
+
+def test_nested_subqueries_are_rewritten_too():
+    text = "SELECT x IN (SELECT y FROM s WHERE y > ANY (SELECT z FROM u)) AS v FROM t"
+    result = rewritten(text)
+    assert "ANY" not in result
+    assert result.count("FROM u") == 3
+
+
+def test_rules_are_named_after_their_files():
+    assert [rule.__module__.rpartition(".")[2] for rule in RULES] == [rule.__name__ for rule in RULES]
+    assert (rewrite_any_all, rewrite_in_as_value) == RULES
+
+
+COMPARISONS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+MAYBE = st.none() | st.integers(0, 2)
+
+
+def three_valued(comparison: str, left: int | None, right: int | None) -> bool | None:
+    return None if left is None or right is None else COMPARISONS[comparison](left, right)
+
+
+def by_the_book(quantifier: str, outcomes: list[bool | None]) -> bool | None:
+    decisive = quantifier == "ANY"
+    if decisive in outcomes:
+        return decisive
+    return None if None in outcomes else not decisive
+
+
+def evaluate(node: exp.Expression, row: dict[str, int | None], members: list[int | None]) -> bool | int | None:
+    """A tiny evaluator of the forms the rules produce, with SQL's three-valued logic."""
+    match node:
+        case exp.Paren():
+            return evaluate(node.this, row, members)
+        case exp.Boolean():
+            return bool(node.this)
+        case exp.Null() | exp.Cast():
+            return None
+        case exp.Column():
+            return row[node.name]
+        case exp.Not():
+            inner = evaluate(node.this, row, members)
+            return None if inner is None else not inner
+        case exp.And() | exp.Or():
+            sides = [evaluate(side, row, members) for side in (node.this, node.expression)]
+            return by_the_book("ANY" if isinstance(node, exp.Or) else "ALL", sides)
+        case exp.Is():
+            return evaluate(node.this, row, members) is None
+        case exp.Case():
+            for branch in node.args["ifs"]:
+                if evaluate(branch.this, row, members) is True:
+                    return evaluate(branch.args["true"], row, members)
+            return evaluate(node.args["default"], row, members)
+        case exp.Exists():
+            where = node.this.args.get("where")
+            rows = [row | {"velostream_value": member} for member in members]
+            return any(where is None or evaluate(where.this, one, members) is True for one in rows)
+        case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+            symbol = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}[type(node).__name__]
+            return three_valued(symbol, evaluate(node.this, row, members), evaluate(node.expression, row, members))
+    raise AssertionError(node)
+
+
+@given(x=MAYBE, members=st.lists(MAYBE, max_size=3))
+def test_the_truth_table_of_any_and_all(x, members):  # B34
+    for comparison, quantifier in itertools.product(COMPARISONS, ("ANY", "ALL")):
+        tree = sqlglot.parse_one(f"SELECT x {comparison} {quantifier} (SELECT y FROM s)", read="spark")
+        (item,) = apply_rules(tree).expressions
+        outcomes = [three_valued(comparison, x, member) for member in members]
+        assert evaluate(item, {"x": x}, members) is by_the_book(quantifier, outcomes)
+
+
+@given(x=MAYBE, members=st.lists(MAYBE, max_size=3))
+def test_the_truth_table_of_in(x, members):  # B34
+    outcomes = [three_valued("=", x, member) for member in members]
+    for text, expected in (
+        ("x IN (SELECT y FROM s)", by_the_book("ANY", outcomes)),
+        ("NOT x IN (SELECT y FROM s)", by_the_book("ALL", [None if o is None else not o for o in outcomes])),
+    ):
+        (item,) = apply_rules(sqlglot.parse_one(f"SELECT {text}", read="spark")).expressions
+        assert evaluate(item, {"x": x}, members) is expected
