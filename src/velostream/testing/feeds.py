@@ -1,0 +1,150 @@
+"""Feeds: something a source reads, under a test's control.
+
+A conformance suite knows a kind of source only through its feed: how to put rows there, one that is broken, or nothing
+at all. Rows are known by their numbers, which count from `first_number` in the column `number_column`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+
+from velostream.formats.base import FormatSettings
+from velostream.formats.registry import make_format
+from velostream.model.spool import Spool
+from velostream.plugins import Group, load
+from velostream.sources.base import Source, SourceSpec
+
+_LONG_AGO = 60
+
+
+class SourceFeed(ABC):
+    """What a source of one kind, with one set of options, reads. One test uses one feed."""
+
+    number_column = "id"
+    first_number = 1
+    limit_slack = 0
+    """By how many rows a step may pass `max_rows`, where rows can only be had in larger units."""
+
+    @abstractmethod
+    def source(self) -> Source:
+        """A new source object over this feed."""
+
+    @abstractmethod
+    def append(self, count: int) -> bool:
+        """Make `count` more rows available. False when this kind can't be given any after its start."""
+
+    def append_bad_record(self) -> bool:
+        """Make one record available that can't be decoded. False when there is no such thing in this kind."""
+        return False
+
+    def missing_source(self) -> Source | None:
+        """A source of what isn't there, which says so; None when nothing can be missing."""
+        return None
+
+
+def numbered_rows(first: int, count: int) -> pa.Table:
+    """Rows `first` to `first + count - 1`: `id BIGINT, name STRING, price DECIMAL(18,2)`."""
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "name": pa.array([None if number % 7 == 0 else f"name {number}" for number in numbers], pa.string()),
+            "price": pa.array([Decimal(number) / 4 for number in numbers], pa.decimal128(18, 2)),
+        }
+    )
+
+
+class MemoryFeed(SourceFeed):
+    """The spool behind `memory://feed`."""
+
+    def __init__(self, folder: Path, **options: str) -> None:
+        self._spool = Spool(folder / "feed", durable=False)
+        self._options = {name.replace("_", "."): value for name, value in options.items()}
+        self._next = self.first_number
+
+    def source(self) -> Source:
+        options = self._options | {"spool": str(self._spool.directory)}
+        made: Source = load(Group.SOURCES, "memory")(SourceSpec("memory", "memory://feed", options))
+        return made
+
+    def append(self, count: int) -> bool:
+        self._spool.append(numbered_rows(self._next, count))
+        self._next += count
+        return True
+
+    def append_bad_record(self) -> bool:
+        self._spool.append(pa.table({"id": ["not a number"], "name": ["bad"]}))
+        return True
+
+
+class FileFeed(SourceFeed):
+    """Files of one format. With `one_file` they grow, else each batch of rows is a file of its own."""
+
+    def __init__(self, folder: Path, suffix: str, *, one_file: bool, **options: str) -> None:
+        self._folder = folder / "files"
+        self._folder.mkdir()
+        self._suffix = suffix
+        self._one_file = one_file
+        self._options = {name.replace("_", "."): value for name, value in options.items()}
+        self._format = make_format(options.get("format", suffix), FormatSettings())
+        self._next = self.first_number
+        self._files = 0
+
+    def source(self) -> Source:
+        return self._source(self._folder / f"rows.{self._suffix}" if self._one_file else self._folder)
+
+    def append(self, count: int) -> bool:
+        data = self._format.encode(numbered_rows(self._next, count), first=not self._one_file or self._files == 0)
+        self._write(data)
+        self._next += count
+        return True
+
+    def append_bad_record(self) -> bool:
+        header = b"" if self._one_file else self._format.encode(numbered_rows(self._next, 0))
+        self._write(header + b"\x00\xff broken\n")
+        return True
+
+    def missing_source(self) -> Source | None:
+        return None if self.source().capabilities.follows else self._source(self._folder / f"nowhere.{self._suffix}")
+
+    def _source(self, path: Path) -> Source:
+        made: Source = load(Group.SOURCES, "file")(SourceSpec("file", f"file://{path}", self._options))
+        return made
+
+    def _write(self, data: bytes) -> None:
+        name = "rows" if self._one_file else f"rows-{self._files:04d}"
+        path = self._folder / f"{name}.{self._suffix}"
+        with path.open("ab") as file:
+            file.write(data)
+        # So that a file that must be quiet before it is read is that at once.
+        long_ago = time.time() - _LONG_AGO + self._files
+        os.utime(path, (long_ago, long_ago))
+        self._files += 1
+
+
+class GeneratorFeed(SourceFeed):
+    """`rate://` or `generator://`: the rows asked for first are all there ever are."""
+
+    def __init__(self, kind: str, *, number_column: str, first_number: int, **options: str) -> None:
+        self.number_column = number_column
+        self.first_number = first_number
+        self._kind = kind
+        self._options = {name.replace("_", "."): value for name, value in options.items()}
+        self._rows = 0
+
+    def source(self) -> Source:
+        spec = SourceSpec(self._kind, f"{self._kind}://rows", self._options | {"rows": str(self._rows)})
+        made: Source = load(Group.SOURCES, self._kind)(spec)
+        return made
+
+    def append(self, count: int) -> bool:
+        if self._rows:
+            return False
+        self._rows = count
+        return True

@@ -1,0 +1,84 @@
+"""Every registered kind of sink, through the suite that ships with the package."""
+
+import json
+
+import pytest
+
+from velostream.model.spool import Spool
+from velostream.plugins import Group, load, names
+from velostream.sinks.base import SinkSpec
+from velostream.sources.base import SourceSpec
+from velostream.testing.sink_suite import SinkSuite, SinkTarget
+
+
+class FileTarget(SinkTarget):
+    def __init__(self, path, **options):
+        self.path = path
+        self.options = options
+
+    def sink(self):
+        return load(Group.SINKS, "file")(SinkSpec("file", f"file://{self.path}", self.options))
+
+    def numbers(self):
+        source = load(Group.SOURCES, "file")(
+            SourceSpec("file", f"file://{self.path}", {"watch": "true", "watch.debounce": "0s"})
+        )
+        schema = source.schema()
+        if schema is None:
+            return []
+        start = source.initial_offset()
+        return [
+            row["id"]
+            for partition in source.partitions(start, source.latest_offset(start))
+            for batch in source.read(partition, schema, pytest.fail)
+            for row in batch.to_pylist()
+        ]
+
+
+class MemoryTarget(SinkTarget):
+    def __init__(self, folder):
+        self.spool = Spool(folder / "feed", durable=False)
+
+    def sink(self):
+        return load(Group.SINKS, "memory")(SinkSpec("memory", "memory://x", {"spool": str(self.spool.directory)}))
+
+    def numbers(self):
+        return [number for n in range(1, self.spool.count() + 1) for number in self.spool.read(n)["id"].to_pylist()]
+
+
+class ConsoleTarget(SinkTarget):
+    def __init__(self, capsys):
+        self.capsys = capsys
+        self.text = ""
+
+    def sink(self):
+        return load(Group.SINKS, "console")(SinkSpec("console", "console://?format=json", {}))
+
+    def numbers(self):
+        self.text += self.capsys.readouterr().out
+        return [json.loads(line)["id"] for line in self.text.splitlines() if line]
+
+
+TARGETS = {
+    "memory": {"spool": lambda folder, _: MemoryTarget(folder)},
+    "console": {"json": lambda _, capsys: ConsoleTarget(capsys)},
+    "file": {
+        "csv": lambda folder, _: FileTarget(folder / "out.csv"),
+        "jsonl": lambda folder, _: FileTarget(folder / "out.jsonl"),
+        "parquet": lambda folder, _: FileTarget(folder / "out.parquet"),
+        "folder of csv": lambda folder, _: FileTarget(folder / "out", format="csv"),
+        "folder of parquet": lambda folder, _: FileTarget(f"{folder}/out/"),
+    },
+}
+CASES = [(kind, case) for kind, cases in TARGETS.items() for case in cases]
+
+
+def test_no_kind_is_forgotten():
+    assert set(names(Group.SINKS)) == set(TARGETS)
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES, ids=[f"{kind} {case}" for kind, case in CASES])
+class TestSinks(SinkSuite):
+    @pytest.fixture
+    def target(self, kind, case, tmp_path, capsys):
+        return TARGETS[kind][case](tmp_path, capsys)

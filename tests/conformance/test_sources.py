@@ -1,0 +1,51 @@
+"""Every registered kind of source, through the suite that ships with the package."""
+
+import pytest
+
+from velostream.plugins import Group, names
+from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
+from velostream.testing.source_suite import SourceSuite
+
+FIELDS = "id:sequence,name:choice(a|b),price:decimal(1,9,2),at:timestamp"
+
+FEEDS = {
+    "memory": {
+        "appends": MemoryFeed,
+        "upserts": lambda folder: MemoryFeed(folder, changelog="upsert", key="id"),
+    },
+    "file": {
+        "csv once": lambda folder: FileFeed(folder, "csv", one_file=True),
+        "jsonl once": lambda folder: FileFeed(folder, "jsonl", one_file=False),
+        "parquet once": lambda folder: slack(FileFeed(folder, "parquet", one_file=False), 50),
+        "json array once": lambda folder: slack(FileFeed(folder, "json", one_file=False, format="json_array"), 50),
+        "csv appended": lambda folder: FileFeed(folder, "csv", one_file=True, watch_mode="append"),
+        "jsonl appended": lambda folder: FileFeed(folder, "jsonl", one_file=True, watch_mode="append"),
+        "csv folder appended": lambda folder: FileFeed(folder, "csv", one_file=False, watch_mode="append"),
+        "csv watched": lambda folder: FileFeed(folder, "csv", one_file=True, watch="true"),
+        "csv folder watched": lambda folder: FileFeed(folder, "csv", one_file=False, watch="true"),
+        "parquet watched": lambda folder: slack(FileFeed(folder, "parquet", one_file=False, watch="true"), 50),
+    },
+    "rate": {
+        "fast": lambda _: GeneratorFeed("rate", number_column="value", first_number=0, rows_per_second="1e9"),
+    },
+    "generator": {
+        "at once": lambda _: GeneratorFeed("generator", number_column="id", first_number=1, fields=FIELDS),
+    },
+}
+CASES = [(kind, case) for kind, cases in FEEDS.items() for case in cases]
+
+
+def slack(feed, rows):
+    feed.limit_slack = rows
+    return feed
+
+
+def test_no_kind_is_forgotten():
+    assert set(names(Group.SOURCES)) == set(FEEDS)
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES, ids=[f"{kind} {case}" for kind, case in CASES])
+class TestSources(SourceSuite):
+    @pytest.fixture
+    def feed(self, kind, case, tmp_path):
+        return FEEDS[kind][case](tmp_path)
