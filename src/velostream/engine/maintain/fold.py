@@ -143,9 +143,9 @@ class FoldRunner(Runner):
             kept = rows.filter(pc.invert(gone)).drop_columns([CHANGE])
             removed = rows.filter(gone).select(list(self._schema.key))
             return [Write(Mode.UPSERT, kept), Write(Mode.DELETE, removed)]
-        if CHANGE in rows.column_names:
-            return [Write(Mode.CHANGES, rows)]
         tagged = rows.append_column(ORIGIN, pa.repeat(pa.scalar(origin, pa.string()), rows.num_rows))
+        if CHANGE in rows.column_names:
+            return [Write(Mode.CHANGES, tagged)]
         if replaces:
             return [Write(Mode.REPLACE, tagged, Scope(ORIGIN, origin))]
         return [Write(Mode.APPEND, tagged)]
