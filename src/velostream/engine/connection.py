@@ -189,6 +189,10 @@ class Connection:
         self._check_open()
         self._context.board(self._any_entry(name)).wait_ready(_deadline(timeout))
 
+    def raise_failure(self, name: str) -> None:
+        """Raise what made a table or query fail, if it did."""
+        self._context.board(self._any_entry(name)).raise_if_dead()
+
     def drain(self, name: str, timeout: float | None = 30) -> None:
         """Return when everything its sources held at the moment of the call is visible in it."""
         self._check_open()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -73,7 +73,7 @@ class Definitions:
 
     def _create_declared(self, statement: Create, kind: EntryKind, existing: Entry | None) -> str:
         name = statement.name.text
-        place = {"line": statement.name.place.line, "column": statement.name.place.column, "text": statement.text}
+        place: dict[str, Any] = {"line": statement.name.place.line, "column": statement.name.place.column, "text": statement.text}
         if kind is EntryKind.TABLE:
             if statement.columns is None:
                 raise ValidationError(
@@ -432,4 +432,4 @@ def _fits(have: pa.DataType, want: pa.DataType) -> bool:
         return bool(have.bit_width <= want.bit_width)
     if pa.types.is_decimal(have) and pa.types.is_decimal(want):
         return bool(have.scale <= want.scale and have.precision - have.scale <= want.precision - want.scale)
-    return pa.types.is_null(have)
+    return bool(pa.types.is_null(have))
