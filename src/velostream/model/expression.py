@@ -68,7 +68,7 @@ Expression = ColumnRef | Literal | Call | Cast | Case
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """An expression as its text, where a plain text would be a value: `t.update(where, {"price": expr("price * 2")})`."""
+    """An expression as its text, where plain text would be a value: `t.update(where, {"a": expr("a * 2")})`."""
 
     text: str
 

@@ -9,11 +9,11 @@ which is no error: the caller asks Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
-import pyarrow as pa
 from sqlglot import exp
 
-from velostream.model.expression import Expression, Literal
+from velostream.model.expression import Expression
 from velostream.model.schema import Schema
 from velostream.sql.coercion import type_of
 from velostream.sql.lower_conditions import COMPARISONS
@@ -51,50 +51,62 @@ def lower(
 
 class _Lowering(ValueLowering):
     def lower(self, node: exp.Expr) -> Expression:
-        handler = _HANDLERS.get(type(node))
-        if handler is None:
+        form = _FORMS.get(type(node))
+        if form is None or not form.covers(node):
             raise NotLowerable(f"{node.key.upper()} is evaluated by Spark")
-        return handler(self, node)
+        return form.handler(self, node)
 
 
-_FUNCTIONS = (
-    exp.Anonymous,
-    exp.Lower,
-    exp.Upper,
-    exp.Length,
-    exp.Trim,
-    exp.Abs,
-    exp.Concat,
-    exp.DPipe,
-    exp.Substring,
-    exp.Coalesce,
-    exp.Nullif,
-)
-_HANDLERS: dict[type, Callable[..., Expression]] = {
-    exp.Literal: _Lowering.literal,
-    exp.RawString: lambda _, node: Literal(str(node.this), pa.string()),
-    exp.HexString: lambda _, node: Literal(
-        bytes.fromhex(str(node.this).zfill(-(-len(str(node.this)) // 2) * 2)), pa.binary()
-    ),
-    exp.Boolean: lambda _, node: Literal(bool(node.this), pa.bool_()),
-    exp.Null: lambda *_: Literal(None, pa.null()),
-    exp.Paren: lambda self, node: self.lower(node.this),
-    exp.Column: _Lowering.column,
-    exp.And: _Lowering.logic,
-    exp.Or: _Lowering.logic,
-    exp.Not: _Lowering.negation,
-    exp.NullSafeNEQ: _Lowering.distinct,
-    exp.Between: _Lowering.between,
-    exp.In: _Lowering.membership,
-    exp.Like: _Lowering.matching,
-    exp.RegexpLike: _Lowering.matching,
-    exp.Is: _Lowering.being,
-    exp.Neg: _Lowering.minus,
-    exp.Cast: _Lowering.explicit_cast,
-    exp.TryCast: _Lowering.explicit_cast,
-    exp.Case: _Lowering.case,
-    exp.If: _Lowering.if_function,
-    **dict.fromkeys(COMPARISONS, _Lowering.comparison),
-    **dict.fromkeys(ARITHMETIC, _Lowering.arithmetic),
-    **dict.fromkeys(_FUNCTIONS, _Lowering.function),
+@dataclass(frozen=True)
+class _Form:
+    """How a kind of node is lowered, and the parts of it that the handler knows of.
+
+    A node with any other part is left to Spark: sqlglot keeps a meaning in parts that are easily overlooked, such as
+    the NOT of NOT LIKE.
+    """
+
+    handler: Callable[..., Expression]
+    parts: frozenset[str]
+
+    def covers(self, node: exp.Expr) -> bool:
+        return all(part in self.parts or value in (None, [], False) for part, value in node.args.items())
+
+
+def _form(handler: Callable[..., Expression], *parts: str) -> _Form:
+    return _Form(handler, frozenset(parts))
+
+
+_FORMS: dict[type, _Form] = {
+    exp.Literal: _form(_Lowering.literal, "this", "is_string"),
+    exp.RawString: _form(_Lowering.raw_text, "this"),
+    exp.HexString: _form(_Lowering.binary, "this"),
+    exp.Boolean: _form(_Lowering.truth, "this"),
+    exp.Null: _form(_Lowering.null),
+    exp.Paren: _form(lambda self, node: self.lower(node.this), "this"),
+    exp.Column: _form(_Lowering.column, "this", "table", "db", "catalog"),
+    exp.And: _form(_Lowering.logic, "this", "expression"),
+    exp.Or: _form(_Lowering.logic, "this", "expression"),
+    exp.Not: _form(_Lowering.negation, "this"),
+    exp.NullSafeNEQ: _form(_Lowering.distinct, "this", "expression"),
+    exp.Between: _form(_Lowering.between, "this", "low", "high"),
+    exp.In: _form(_Lowering.membership, "this", "expressions"),
+    exp.Like: _form(_Lowering.matching, "this", "expression", "negate"),
+    exp.RegexpLike: _form(_Lowering.matching, "this", "expression"),
+    exp.Is: _form(_Lowering.being, "this", "expression"),
+    exp.Neg: _form(_Lowering.minus, "this"),
+    exp.Cast: _form(_Lowering.explicit_cast, "this", "to", "_type"),
+    exp.TryCast: _form(_Lowering.explicit_cast, "this", "to", "_type"),
+    exp.Case: _form(_Lowering.case, "this", "ifs", "default"),
+    exp.If: _form(_Lowering.if_function, "this", "true", "false"),
+    exp.Anonymous: _form(_Lowering.function, "this", "expressions"),
+    exp.Lower: _form(_Lowering.function, "this"),
+    exp.Upper: _form(_Lowering.function, "this"),
+    exp.Length: _form(_Lowering.function, "this"),
+    exp.Trim: _form(_Lowering.function, "this"),
+    exp.Abs: _form(_Lowering.function, "this"),
+    exp.DPipe: _form(_Lowering.function, "this", "expression", "safe"),
+    exp.Substring: _form(_Lowering.function, "this", "start", "length"),
+    exp.Coalesce: _form(_Lowering.function, "this", "expressions"),
+    **{node: _form(_Lowering.comparison, "this", "expression") for node in COMPARISONS},
+    **{node: _form(_Lowering.arithmetic, "this", "expression", "typed", "safe") for node in ARITHMETIC},
 }

@@ -107,8 +107,6 @@ class ConditionLowering(LoweringCore):
         return self.cast(self.cast(value, target, node), narrow, node)
 
     def between(self, node: exp.Between) -> Expression:
-        if node.args.get("symmetric"):
-            raise NotLowerable("BETWEEN SYMMETRIC")
         value = self.lower(node.this)
         low = self.compare(">=", value, self.lower(node.args["low"]), node)
         with self.guarded():
@@ -116,7 +114,7 @@ class ConditionLowering(LoweringCore):
         return _connected("and", [low, high])
 
     def membership(self, node: exp.In) -> Expression:
-        if any(node.args.get(other) for other in ("query", "unnest", "field")) or not node.expressions:
+        if not node.expressions:
             raise NotLowerable("IN over a query")
         values = [self.lower(part) for part in (node.this, *node.expressions)]
         target = common_type_of(self.type(value) for value in values)
@@ -144,7 +142,8 @@ class ConditionLowering(LoweringCore):
         if isinstance(node, exp.Like):
             if "\\" in pattern.value:
                 raise NotLowerable("a pattern with an escape")
-            return Call("like", (value, pattern))
+            like = Call("like", (value, pattern))
+            return Call("not", (like,)) if node.args.get("negate") else like
         if not _is_plain_pattern(pattern.value):
             raise NotLowerable("a regular expression of Java's own")
         return Call("rlike", (value, pattern))

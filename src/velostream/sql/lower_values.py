@@ -46,6 +46,19 @@ class ValueLowering(ConditionLowering):
             return Literal(str(node.this), pa.string())
         return self.number(node, str(node.this))
 
+    def raw_text(self, node: exp.RawString) -> Expression:
+        return Literal(str(node.this), pa.string())
+
+    def binary(self, node: exp.HexString) -> Expression:
+        digits = str(node.this)
+        return Literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
+
+    def truth(self, node: exp.Boolean) -> Expression:
+        return Literal(bool(node.this), pa.bool_())
+
+    def null(self, _node: exp.Null) -> Expression:
+        return Literal(None, pa.null())
+
     def number(self, node: exp.Expr, text: str) -> Literal:
         try:
             return number_literal(text)
@@ -128,8 +141,6 @@ class ValueLowering(ConditionLowering):
         return Call("neg", (value,))
 
     def explicit_cast(self, node: exp.Cast) -> Expression:
-        if node.args.get("safe") or node.args.get("format"):
-            raise NotLowerable("TRY_CAST")
         try:
             target = parse_type(node.to.sql(dialect="spark"))
         except SqlError as error:
@@ -280,22 +291,14 @@ def _is_written_number(node: exp.Expr) -> bool:
 
 
 def _function_call(node: exp.Expr) -> tuple[str, list[exp.Expr]]:
-    """Name and arguments of a call, whether the parser knows the function or not; no name for more special forms."""
-    if isinstance(node, exp.Anonymous):
-        name = str(node.this).lower()
-        return _NAMES.get(name, name), list(node.expressions)
-    given = {key: value for key, value in node.args.items() if value not in (None, [], False)}
+    """Name and arguments of a call, whether the parser has a kind of node for the function or not."""
     match node:
-        case exp.Lower() | exp.Upper() | exp.Length() | exp.Trim() | exp.Abs() if set(given) == {"this"}:
-            return node.key, [node.this]
-        case exp.Concat() if set(given) <= {"expressions", "safe"} and given.get("safe"):
-            return "concat", list(node.expressions)
+        case exp.Anonymous():
+            name = str(node.this).lower()
+            return _NAMES.get(name, name), list(node.expressions)
         case exp.DPipe():
             return "concat", [node.left, node.right]
-        case exp.Substring() if "start" in given and set(given) <= {"this", "start", "length"}:
-            return "substring", [given[key] for key in ("this", "start", "length") if key in given]
-        case exp.Coalesce() if set(given) <= {"this", "expressions", "is_nvl"}:
-            return "coalesce", [node.this, *node.expressions]
-        case exp.Nullif():
-            return "nullif", [node.this, node.expression]
-    return "", []
+        case exp.Substring():
+            arguments = [node.this, node.args.get("start"), node.args.get("length")]
+            return "substring", [argument for argument in arguments if argument is not None]
+    return node.key, [node.this, *node.expressions]
