@@ -26,6 +26,8 @@ class FormatSettings:
     delimiter: str = ","
     quote: str | None = '"'
     header: bool = True
+    columns: tuple[str, ...] = ()
+    """Names of the fields in order, where no header tells."""
     skip_lines: int = 0
     encoding: str = "utf-8"
     times: TimeRules = field(default_factory=TimeRules)
@@ -51,7 +53,7 @@ class Preamble:
     length: int = 0
     """In bytes: byte order mark, skipped lines, header."""
     names: tuple[str, ...] | None = None
-    """Column names a header gives."""
+    """Names of the fields of a line, by the header or by position; None while no line shows how many there are."""
 
 
 @dataclass(frozen=True, slots=True)

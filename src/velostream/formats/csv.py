@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from velostream.model.inference import ObservedType
 from velostream.model.rows import fit_value
 from velostream.model.schema import Column, Schema
 
+_COUNTED_LINES = 100
 _DIRECT = (
     pa.types.is_string,
     pa.types.is_boolean,
@@ -57,9 +59,9 @@ class CsvFormat(LineFormat):
             if end < 0:
                 return Preamble(len(head)) if final else None
             position = end + 1
-        if not self.settings.header:
-            return Preamble(position)
         records = find_records(memoryview(head)[position:], self.quote, final=final)
+        if not self.settings.header:
+            return Preamble(position, self._positional(head[position:], records))
         for start, end in zip(records.starts.tolist(), records.ends.tolist(), strict=True):
             line = head[position + start : position + end]
             if line.strip():
@@ -73,7 +75,7 @@ class CsvFormat(LineFormat):
             data = sample.data
             if b"\0" in data[: 1 << 16]:
                 raise _not_text()
-            names = self._names(data, sample.preamble, None)
+            names = sample.preamble.names or ()
             rejected: list[Rejected] = []
             if not is_utf_8(self.settings.encoding):
                 data, _ = as_utf_8(data, self.settings.encoding, rejected.append)
@@ -88,8 +90,8 @@ class CsvFormat(LineFormat):
     def decode(self, data: bytes, preamble: Preamble, schema: Schema, reject: Reject) -> pa.Table:
         if not is_utf_8(self.settings.encoding):
             data, reject = as_utf_8(data, self.settings.encoding, reject)
-        names = self._names(data, preamble, schema)
-        if not names:
+        names = preamble.names or schema.names
+        if not data or not names:
             return schema.arrow.empty_table()
         if self.settings.quote is None or self.settings.quote.encode() not in data:
             records = None
@@ -128,17 +130,15 @@ class CsvFormat(LineFormat):
             names.append(unique)
         return tuple(names)
 
-    def _names(self, data: bytes, preamble: Preamble, schema: Schema | None) -> tuple[str, ...]:
-        """Names of the fields of a line: the header's; else the declared ones in order; else `_c0`, `_c1` and so on."""
-        if preamble.names is not None:
-            return preamble.names
-        first = data[: find_records(data[: 1 << 16], self.quote, final=True).ends[0]] if data else b""
-        width = len(self._header(first)) if first.strip() else 0
-        positional = tuple(f"_c{position}" for position in range(width))
-        if schema is None or not width:
-            return positional or (schema.names if schema else ())
-        declared = schema.names[:width]
-        return declared + positional[len(declared) :]
+    def _positional(self, head: bytes, records: Records) -> tuple[str, ...] | None:
+        """Names by position for as many fields as most of the first lines have; one bad line must not decide."""
+        spans = list(zip(records.starts.tolist(), records.ends.tolist(), strict=True))[:_COUNTED_LINES]
+        widths = Counter(len(self._header(head[start:end])) for start, end in spans if head[start:end].strip())
+        if not widths:
+            return self.settings.columns or None
+        width = widths.most_common(1)[0][0]
+        declared = self.settings.columns[:width]
+        return declared + tuple(f"_c{position}" for position in range(len(declared), width))
 
     def _read_typed(self, data: bytes, names: tuple[str, ...], schema: Schema) -> pa.Table | None:
         """All columns in their types at once, or None when any field stands in the way."""
@@ -258,7 +258,7 @@ class CsvFormat(LineFormat):
             rows = None
             reason = str(error)
         kept = [index for number, index in enumerate(good) if number not in ragged]
-        if rows is not None and rows.num_rows == len(kept):
+        if rows is not None and rows.num_rows == len(kept) and max(ragged, default=0) < len(good):
             for number, why in sorted(ragged.items()):
                 reject(Rejected(starts[good[number]], _line(data, starts[good[number]], ends[good[number]]), why))
             return rows, kept

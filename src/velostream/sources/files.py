@@ -86,7 +86,8 @@ class FileSource(Source):
     def __init__(self, spec: SourceSpec) -> None:
         super().__init__(with_parameters(spec))
         self._listing = Listing.of(self.spec.uri)
-        self._formats = FileFormats(self.settings.text("format"), _format_settings(self.settings))
+        self._declared = declared_columns(self.spec, self.settings.text("record.schema"))
+        self._formats = FileFormats(self.settings.text("format"), _format_settings(self.settings, self._declared))
         self._mode = _watch_mode(self.settings)
         latest, self.warnings = begins_at_latest(self.settings.text("auto.offset.reset"))
         self._from_latest = latest and self._mode is WatchMode.APPEND
@@ -122,7 +123,7 @@ class FileSource(Source):
             paths = self._listing.paths()
         if not paths and self._mode is None:
             raise SourceError.missing_file(self._listing.pattern, pattern=self._listing.names_many)
-        found = declared_columns(self.spec, self.settings.text("record.schema")) or self._discovered
+        found = self._declared or self._discovered
         if found is None:
             found = self._discovered = self._formats.infer(paths, final=self._mode is None)
         key = names_of(self.settings.text("key"))
@@ -221,12 +222,13 @@ class FileSource(Source):
                 yield line_format.decode(data, preamble, schema, reject)
 
 
-def _format_settings(settings: Options) -> FormatSettings:
+def _format_settings(settings: Options, declared: Schema | None) -> FormatSettings:
     delimiter = settings.text("delimiter") or ","
     return FormatSettings(
         delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter.lower(), delimiter),
         quote=settings.text("quote") or None,
         header=settings.boolean("header"),
+        columns=() if declared is None else declared.names,
         skip_lines=settings.integer("skip.lines") or 0,
         encoding=check_encoding(settings.text("encoding") or "utf-8"),
         times=TimeRules(settings.text("timezone") or "UTC", strptime_pattern(settings.text("timestamp.format"))),
