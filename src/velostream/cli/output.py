@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -18,8 +18,8 @@ from typing import Any, TextIO
 
 import orjson
 
-_PLAIN_SAMPLE = 1000
-"""Rows a plain table looks at to choose the widths of its columns."""
+_SAMPLE_SIZE = 1000
+"""Rows a table looks at to choose the widths of its columns."""
 
 
 class OutputFormat(StrEnum):
@@ -29,17 +29,27 @@ class OutputFormat(StrEnum):
 
 
 def write_rows(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, form: OutputFormat, stream: TextIO | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    form: OutputFormat,
+    live: bool = False,
+    stream: TextIO | None = None,
 ) -> int:
-    """Write rows as they come, flushing after each batch; the number of rows written."""
+    """Write rows and give their number. `live` ones come without end: each is shown the moment it is there."""
     stream = sys.stdout if stream is None else stream
-    if form is OutputFormat.CSV:
-        return _write_csv(columns, rows, stream)
-    if form is OutputFormat.JSON:
-        return _write_json(columns, rows, stream)
-    if stream.isatty():
+    if form is OutputFormat.TABLE and stream.isatty() and not live:
         return _write_rich(columns, rows, stream)
-    return _write_plain(columns, rows, stream)
+    header, lines = _lines(columns, rows, form=form, sample_size=0 if live else _SAMPLE_SIZE)
+    stream.write(header)
+    count = 0
+    for line in lines:
+        count += 1
+        stream.write(line)
+        if live:
+            stream.flush()
+    stream.flush()
+    return count
 
 
 def text_of(value: Any) -> str:
@@ -51,6 +61,8 @@ def text_of(value: Any) -> str:
             return "true" if value else "false"
         case Decimal():
             return format(value, "f") if value.is_finite() else str(value)
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case datetime():
             return value.isoformat(sep=" ")
         case bytes():
@@ -87,17 +99,24 @@ def json_of(value: Any) -> str:
         case timedelta():
             return repr(value.total_seconds())
         case _:
-            return orjson.dumps(str(value)).decode()
+            return orjson.dumps(text_of(value)).decode()
 
 
-def _write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: TextIO) -> int:
-    stream.write(",".join(map(_csv_field, columns)) + "\n")
-    count = 0
-    for row in rows:
-        count += 1
-        stream.write(",".join("" if value is None else _csv_field(text_of(value)) for value in row) + "\n")
-        stream.flush()
-    return count
+def _lines(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, form: OutputFormat, sample_size: int
+) -> tuple[str, Iterator[str]]:
+    """The header, and a line per row."""
+    match form:
+        case OutputFormat.CSV:
+            return _csv_line(columns), map(_csv_line, rows)
+        case OutputFormat.JSON:
+            return "", _json_lines(columns, rows)
+        case OutputFormat.TABLE:
+            return _plain_lines(columns, rows, sample_size=sample_size)
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    return ",".join("" if value is None else _csv_field(text_of(value)) for value in values) + "\n"
 
 
 def _csv_field(text: str) -> str:
@@ -107,15 +126,11 @@ def _csv_field(text: str) -> str:
     return text
 
 
-def _write_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: TextIO) -> int:
+def _json_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     names = [json_of(name) for name in columns]
-    count = 0
     for row in rows:
-        count += 1
         fields = (f"{name}:{json_of(value)}" for name, value in zip(names, row, strict=True))
-        stream.write("{" + ",".join(fields) + "}\n")
-        stream.flush()
-    return count
+        yield "{" + ",".join(fields) + "}\n"
 
 
 def _write_rich(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: TextIO) -> int:
@@ -127,7 +142,7 @@ def _write_rich(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: T
     console = Console(file=stream, highlight=False)
     iterator = iter(rows)
     count = 0
-    while batch := list(islice(iterator, _PLAIN_SAMPLE)):
+    while batch := list(islice(iterator, _SAMPLE_SIZE)):
         table = Table(box=SIMPLE_HEAD, show_header=count == 0, pad_edge=False)
         for position, name in enumerate(columns):
             numeric = _is_numeric(row[position] for row in batch)
@@ -141,13 +156,15 @@ def _write_rich(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: T
     return count
 
 
-def _write_plain(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: TextIO) -> int:
+def _plain_lines(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, sample_size: int
+) -> tuple[str, Iterator[str]]:
+    """The two lines of the header, and a line per row; columns are as wide as the sample needs."""
     iterator = iter(rows)
-    sample = list(islice(iterator, _PLAIN_SAMPLE))
+    sample = list(islice(iterator, sample_size))
     numeric = [_is_numeric(row[position] for row in sample) for position in range(len(columns))]
     widths = [
-        max(len(name), *(len(text_of(row[position])) for row in sample)) if sample else len(name)
-        for position, name in enumerate(columns)
+        max([len(name), *(len(text_of(row[position])) for row in sample)]) for position, name in enumerate(columns)
     ]
 
     def line(cells: Iterable[str]) -> str:
@@ -157,14 +174,8 @@ def _write_plain(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: 
         )
         return " | ".join(aligned).rstrip() + "\n"
 
-    stream.write(line(columns))
-    stream.write("-+-".join("-" * width for width in widths) + "\n")
-    count = 0
-    for row in chain(sample, iterator):
-        count += 1
-        stream.write(line(map(text_of, row)))
-        stream.flush()
-    return count
+    header = line(columns) + "-+-".join("-" * width for width in widths) + "\n"
+    return header, (line(map(text_of, row)) for row in chain(sample, iterator))
 
 
 def _is_numeric(values: Iterable[Any]) -> bool:

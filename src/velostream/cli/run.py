@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import velostream
 from velostream.cli.interrupts import interruptible, termination_as_interrupt
 from velostream.cli.output import OutputFormat
-from velostream.cli.shell import notice, show
+from velostream.cli.shell import ENDLESS, notice, show
 from velostream.engine.status import State
 from velostream.errors import UnsupportedError
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from velostream.engine.status import Status
 
 _LOOK_SECONDS = 0.5
-_ENDLESS = -1
-"""The row count of an answer that ends only when it is cancelled."""
-
 _INTERRUPTED = 130
 
 
@@ -48,7 +45,7 @@ def run_script(text: str, *, state: Path | None, once: bool, form: OutputFormat)
 
 def _start(connection: Connection, text: str, *, once: bool, form: OutputFormat) -> None:
     for result in connection.run_script(text):
-        if once and result.rowcount == _ENDLESS:
+        if once and result.rowcount == ENDLESS:
             result.close()
             raise UnsupportedError(
                 "a SELECT over a stream has no end, and --once has",

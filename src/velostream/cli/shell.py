@@ -22,6 +22,9 @@ _PROMPT = "velostream> "
 _CONTINUED = "        ... "
 _HISTORY_LENGTH = 2000
 
+ENDLESS = -1
+"""The row count of an answer that ends only when it is cancelled."""
+
 _HELP = """\
 Statements end with ; and may span lines. Ctrl-C cancels what is typed or running.
   \\d            tables and streams
@@ -51,7 +54,7 @@ def show(result: Result, *, form: OutputFormat) -> int | None:
     """
     with result:
         if result.message is None:
-            return write_rows(result.columns, result, form=form)
+            return write_rows(result.columns, result, form=form, live=result.rowcount == ENDLESS)
         notice(result.message)
     return None
 
@@ -66,10 +69,13 @@ def interact(*, state: Path | None, form: OutputFormat) -> int:
     notice(f"velostream {velostream.__version__}, \\? for help")
     with velostream.connect(state) as connection, _History():
         session = _Session(connection, form)
-        while (text := _read_statement()) is not None:
-            if not session.perform(text):
-                break
-    return 0
+        while True:
+            try:
+                text = _read_statement()
+                if text is None or not session.perform(text):
+                    return 0
+            except KeyboardInterrupt:
+                notice("")
 
 
 class _Session:
@@ -128,10 +134,6 @@ def _read_statement() -> str | None:
         except EOFError:
             notice("")
             return None
-        except KeyboardInterrupt:
-            notice("")
-            lines.clear()
-            continue
         text = "\n".join(lines)
         if len(lines) == 1 and _is_command(text):
             return text

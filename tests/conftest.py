@@ -1,0 +1,60 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parent.parent / "src"
+
+
+@pytest.fixture(scope="session")
+def spark_kept() -> Iterator[None]:
+    """Spark's JVM stays for all connections of the test run, so that it is started once."""
+    from velostream.testing.scenarios import spark_kept_running
+
+    with spark_kept_running():
+        yield
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """For a process of our own: this source tree, and no files outside the test's folder but Spark's archive."""
+    return os.environ | {"PYTHONPATH": str(SOURCES), "XDG_STATE_HOME": str(tmp_path / "xdg-state")}
+
+
+@pytest.fixture
+def velostream(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in a process of its own, away from any terminal."""
+
+    def call(*arguments: str | Path, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "velostream", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=environment | variables,
+            timeout=180,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Wait for a condition, with a deadline."""
+
+    def wait(condition: Callable[[], object], *, seconds: float = 60.0, what: str = "the condition") -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+            time.sleep(0.05)
+
+    return wait
