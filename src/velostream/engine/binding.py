@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.planning import Lens
-from velostream.engine.relations import run_sql, schema_of, spark_schema
+from velostream.engine.relations import quoted, run_sql, schema_of
 from velostream.errors import present
 from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
@@ -15,7 +15,7 @@ from velostream.sql.plan import QueryPlan, RelationKind, Strategy
 from velostream.sql.planner import plan_query
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
@@ -150,5 +150,11 @@ class Binder:
 
 def output_schema(session: SparkSession, sql: str, relations: Mapping[str, Schema]) -> Schema:
     """The columns a SELECT gives over relations of these columns, by Spark's own analysis; executes nothing."""
-    frames = {name: session.createDataFrame([], spark_schema(schema)) for name, schema in relations.items()}
+    frames = {name: _empty_frame(session, schema) for name, schema in relations.items()}
     return schema_of(run_sql(session, sql, frames))
+
+
+def _empty_frame(session: SparkSession, schema: Schema) -> DataFrame:
+    """A relation of these columns without rows, made by SQL alone: createDataFrame would run through an RDD."""
+    items = ", ".join(f"CAST(NULL AS {column.sql_type}) AS {quoted(column.name)}" for column in schema.columns)
+    return session.sql(f"SELECT {items} WHERE FALSE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -180,9 +181,11 @@ class IngestRunner(Runner):
         return self._consumer
 
     def drain(self, deadline: float) -> None:
-        if self._ingest is None or self._consumer is None:
+        while self._ingest is None or self._consumer is None:
             self.board.raise_if_dead()
-            raise self.board.timed_out("is not running")
+            if time.monotonic() > deadline:
+                raise self.board.timed_out("did not start in time")
+            self.board.wait_for_news(0.1)
         self._ingest.drain(self._consumer, deadline)
 
 

@@ -15,6 +15,7 @@ from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind, Wish
 from velostream.engine.launch import query_options
 from velostream.engine.planning import Lens, definition_of
+from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.errors import (
     AlreadyExistsError,
@@ -254,8 +255,10 @@ class Definitions:
                 board.become(State.FAILED, trouble.message, error=trouble)
                 return
             self._wait_for_source(entry, trouble, float("inf"))
-        except VelostreamError as error:
-            board.become(State.FAILED, error.message, error=error)
+        except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
+            if not self._context.closing.is_set():
+                error = query_error(trouble, f'query "{entry.name}" could not be started')
+                board.become(State.FAILED, error.message, error=error)
 
     def _start_insert(self, entry: Entry, statement: Insert) -> None:
         bound = self._launcher.binder.bind(
