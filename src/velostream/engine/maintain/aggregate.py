@@ -81,6 +81,9 @@ class FeedConsumer(TransformingConsumer):
 
     feed: FeedFolder
     files = 0
+    """Number of the last file published."""
+    fed = False
+    """Whether the feed holds everything the source held at the start."""
 
     def recover(self) -> None:
         known = self.context.sequence.writer(self.writer)
@@ -104,8 +107,6 @@ class FeedConsumer(TransformingConsumer):
         """The feed is; the query is ready once state has taken in what the feed holds, which its runner watches."""
         self.fed = True
         self.board.notify()
-
-    fed = False
 
 
 class AggregateRunner(Runner):
@@ -135,7 +136,9 @@ class AggregateRunner(Runner):
         self._consumed = 0
 
     def start(self) -> None:
-        self._checkpoint.verify(self._plan.sql, self._feed_schema, self.context.sequence.writer(self._writer))
+        known = self.context.sequence.writer(self._writer)
+        self._checkpoint.verify(self._plan.sql, self._feed_schema, known)
+        self._consumed = 0 if known is None else known.position["files"]
         self._stopping.clear()
         self._feeding.start()
         self._thread = threading.Thread(target=self._run, name=f"aggregate {self.entry.name}", daemon=True)
@@ -198,17 +201,18 @@ class AggregateRunner(Runner):
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         rows = arrow_result(frame)
+        files = self._checkpoint.files_consumed(batch_id)
         table = self.context.table(self.entry.id)
         self.context.crash_point("aggregate.before-commit")
         self.context.sequence.commit(
             Part(
                 writes=[(table, Write(Mode.UPSERT, self._shape(rows, table.schema)))] if rows.num_rows else [],
                 epoch=Epoch(self._writer, batch_id),
-                position={"batch": batch_id},
+                position={"files": files},
             )
         )
         self.context.crash_point("aggregate.after-commit")
-        self._consumed = self._checkpoint.files_consumed(batch_id)
+        self._consumed = files
         self.board.count(rows.num_rows)
         self.board.notify()
 
