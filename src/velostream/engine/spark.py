@@ -38,6 +38,8 @@ _SESSION_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(min(_CORES, 8)),
     "spark.sql.streaming.metricsEnabled": "false",
+    # An idle aggregate looks for new files that often; the default of 10 ms keeps a core busy.
+    "spark.sql.streaming.pollingDelay": "50ms",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
