@@ -98,29 +98,26 @@ class LoweringCore(ABC):
                 self.resolve(column)
 
     def check_failing(self, expression: Expression, *, guarded: bool = False) -> None:
-        """Refuse an operation that can fail for a row that Spark might not evaluate it for."""
-        first: Sequence[Expression]
-        later: Sequence[Expression] = ()
+        """Refuse an operation that can fail for a row that Spark might not evaluate it for.
+
+        Spark skips what AND, OR, CASE and COALESCE have decided already, and the second operand of a row whose first
+        is NULL; a division evaluates its divisor first.
+        """
         match expression:
             case ColumnRef() | Literal():
                 return
             case Cast(value, _):
-                first = (value,)
+                parts: Sequence[Expression] = (value,)
             case Case(branches, otherwise):
-                first = (branches[0][0],)
-                later = [part for branch in branches for part in branch][1:] + (
-                    [] if otherwise is None else [otherwise]
-                )
-            case Call("and" | "or" | "coalesce", (start, *rest)):
-                first, later = (start,), rest
+                parts = [part for branch in branches for part in branch] + ([] if otherwise is None else [otherwise])
             case Call(name, arguments):
                 if guarded and self._can_fail(name, arguments):
                     raise NotLowerable(f"{name} can fail and stands behind a condition")
-                first = arguments
-        for part in first:
-            self.check_failing(part, guarded=guarded)
+                parts = arguments[::-1] if name in ("/", "%") else arguments
+        first, *later = parts
+        self.check_failing(first, guarded=guarded)
         for part in later:
-            self.check_failing(part, guarded=True)
+            self.check_failing(part, guarded=guarded or not isinstance(first, Literal))
 
     def _can_fail(self, name: str, arguments: Sequence[Expression]) -> bool:
         if name in ("/", "%"):

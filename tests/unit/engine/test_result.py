@@ -45,7 +45,9 @@ def test_values_are_what_python_has():
             "at": pa.array([moment], pa.timestamp("us", tz="UTC")),
             "day": pa.array([date(2024, 1, 1)]),
             "bytes": pa.array([b"\x00"]),
-            "struct": pa.array([{"a": 1, "at": moment}], pa.struct([("a", pa.int32()), ("at", pa.timestamp("us", tz="UTC"))])),
+            "struct": pa.array(
+                [{"a": 1, "at": moment}], pa.struct([("a", pa.int32()), ("at", pa.timestamp("us", tz="UTC"))])
+            ),
             "map": pa.array([[("k", Decimal("0.1"))]], pa.map_(pa.string(), pa.decimal128(2, 1))),
             "list": pa.array([[1, None]]),
         }

@@ -57,7 +57,11 @@ def column(name):
         ("TRUE", True, BOOL),
         ("NULL", None, pa.null()),
         ("DATE '2024-02-29'", date(2024, 2, 29), pa.date32()),
-        ("TIMESTAMP '2024-01-01 10:00:00.5'", datetime(2024, 1, 1, 10, 0, 0, 500_000, UTC), pa.timestamp("us", tz="UTC")),
+        (
+            "TIMESTAMP '2024-01-01 10:00:00.5'",
+            datetime(2024, 1, 1, 10, 0, 0, 500_000, UTC),
+            pa.timestamp("us", tz="UTC"),
+        ),
         ("TIMESTAMP '2024-01-01 10:00:00+02:00'", datetime(2024, 1, 1, 8, tzinfo=UTC), pa.timestamp("us", tz="UTC")),
     ],
 )
@@ -179,7 +183,9 @@ def test_in_with_null_is_never_false():
 
 def test_between_is_two_comparisons():
     low, high = Literal(Decimal("1.00"), pa.decimal128(10, 2)), Literal(Decimal("2.00"), pa.decimal128(10, 2))
-    assert lowered("d BETWEEN 1 AND 2") == Call("and", (Call(">=", (column("d"), low)), Call("<=", (column("d"), high))))
+    assert lowered("d BETWEEN 1 AND 2") == Call(
+        "and", (Call(">=", (column("d"), low)), Call("<=", (column("d"), high)))
+    )
 
 
 def test_a_simple_case_becomes_a_searched_one():
@@ -251,17 +257,32 @@ def test_what_is_not_surely_sparks_answer_is_left_to_spark(text):
     assert left.value.reason
 
 
-@pytest.mark.parametrize("text", ["b AND i + 1 > 2", "b OR -i > 2", "CASE WHEN b THEN i * 2 END = 1", "b AND i = 'abc'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b AND i + 1 > 2",
+        "b OR -i > 2",
+        "CASE WHEN b THEN i * 2 END = 1",
+        "coalesce(i, l + 1) = 1",
+        "i + 1 BETWEEN 1 AND 5",
+        "f > i / l",
+        "(i + 1) / f > 1",
+        "b AND i = 'abc'",
+    ],
+)
 def test_what_can_fail_is_left_to_spark_where_a_condition_guards_it(text):
     with pytest.raises(NotLowerable):
         lowered(text)
 
 
-def test_what_can_fail_is_lowered_where_every_row_needs_it():
-    assert lowered("i + 1 > 2 AND b") is not None
+@pytest.mark.parametrize("text", ["i + 1 > 2 AND b", "1 < i + 1", "i / 2 > f", "f / (i + 1) > 1", "i % 2 = 0"])
+def test_what_can_fail_is_lowered_where_every_row_needs_it(text):
+    assert lowered(text) is not None
 
 
-@pytest.mark.parametrize("text", ["i = 'abc'", "day = 'yesterday'", "1 / 0 = 1", "2147483647 + 1 > 0", "d > 1" + "0" * 40])
+@pytest.mark.parametrize(
+    "text", ["i = 'abc'", "day = 'yesterday'", "1 / 0 = 1", "2147483647 + 1 > 0", "d > 1" + "0" * 40]
+)
 def test_constants_that_can_not_be_are_errors_with_a_place(text):
     with pytest.raises(ValidationError) as raised:
         lowered(text)

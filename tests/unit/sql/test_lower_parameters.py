@@ -38,7 +38,10 @@ NOTHING = Schema(())
         ("it's \\ \n", Literal("it's \\ \n", pa.string())),
         (b"\x00\xff", Literal(b"\x00\xff", pa.binary())),
         (date(2024, 2, 29), Literal(date(2024, 2, 29), pa.date32())),
-        (datetime(2024, 1, 1, 1, 2, 3, 4), Literal(datetime(2024, 1, 1, 1, 2, 3, 4, UTC), pa.timestamp("us", tz="UTC"))),  # noqa: DTZ001
+        (
+            datetime(2024, 1, 1, 1, 2, 3, 4),
+            Literal(datetime(2024, 1, 1, 1, 2, 3, 4, UTC), pa.timestamp("us", tz="UTC")),
+        ),
         (
             datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))),
             Literal(datetime(2024, 1, 1, tzinfo=UTC), pa.timestamp("us", tz="UTC")),
