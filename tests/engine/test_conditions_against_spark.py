@@ -1,6 +1,6 @@
 """Conditions, values and aggregates that tables compute themselves equal Spark's, for generated data and expressions.
 
-Everything is generated from fixed seeds and asked of Spark in few queries, since one query costs more than a thousand rows.
+Everything is generated from fixed seeds and asked of Spark in few queries: one more costs more than a thousand rows.
 """
 
 import math
@@ -159,8 +159,8 @@ class Expressions:
 
     def number_literal(self):
         return self.pick(
-            "0", "1", "2", "-1", "7", "1.0", "0.5", "-1.50", "10.005", "1e0", "0.1", "3000000000", "9007199254740993", "0.1D",
-            "CAST('NaN' AS DOUBLE)", "CAST(1.5 AS FLOAT)", "1Y", "5L", "123456789012345.678", "'1'", "-0.0D",
+            "0", "1", "2", "-1", "7", "1.0", "0.5", "-1.50", "10.005", "1e0", "0.1", "3000000000", "9007199254740993",
+            "0.1D", "CAST('NaN' AS DOUBLE)", "CAST(1.5 AS FLOAT)", "1Y", "5L", "123456789012345.678", "'1'", "-0.0D",
         )  # fmt: skip
 
     def number(self, depth=0):
@@ -219,8 +219,8 @@ class Expressions:
 
     def truths(self):
         return self.pick(
-            "b", "c", "b = c", "b <=> c", "NOT b", "b IS TRUE", "c IS NOT FALSE", "b IS NULL", "b = 'true'", "TRUE", "FALSE",
-            "CAST(NULL AS BOOLEAN)", "CASE WHEN b THEN c ELSE i > 0 END", "b <> NULL",
+            "b", "c", "b = c", "b <=> c", "NOT b", "b IS TRUE", "c IS NOT FALSE", "b IS NULL", "b = 'true'", "TRUE",
+            "FALSE", "CAST(NULL AS BOOLEAN)", "CASE WHEN b THEN c ELSE i > 0 END", "b <> NULL",
         )  # fmt: skip
 
     def bytes(self):

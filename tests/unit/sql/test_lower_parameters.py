@@ -39,7 +39,7 @@ NOTHING = Schema(())
         (b"\x00\xff", Literal(b"\x00\xff", pa.binary())),
         (date(2024, 2, 29), Literal(date(2024, 2, 29), pa.date32())),
         (
-            datetime(2024, 1, 1, 1, 2, 3, 4),
+            datetime(2024, 1, 1, 1, 2, 3, 4),  # noqa: DTZ001 - a naive one is UTC
             Literal(datetime(2024, 1, 1, 1, 2, 3, 4, UTC), pa.timestamp("us", tz="UTC")),
         ),
         (
