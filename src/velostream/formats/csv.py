@@ -75,7 +75,9 @@ class CsvFormat(LineFormat):
             data = sample.data
             if b"\0" in data[: 1 << 16]:
                 raise _not_text()
-            names = sample.preamble.names or ()
+            names = sample.preamble.names
+            if not names:
+                continue
             rejected: list[Rejected] = []
             if not is_utf_8(self.settings.encoding):
                 data, _ = as_utf_8(data, self.settings.encoding, rejected.append)
@@ -120,7 +122,7 @@ class CsvFormat(LineFormat):
             quoting = {"quotechar": self.settings.quote}
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.settings.delimiter, **quoting)
         names: list[str] = []
-        for position, written in enumerate(next(reader, [])):
+        for position, written in enumerate(next(filter(None, reader), [])):
             name = written.strip() or f"_c{position}"
             taken = {known.lower() for known in names}
             copies = 2
@@ -175,9 +177,6 @@ class CsvFormat(LineFormat):
     def _read(
         self, data: bytes, names: Sequence[str], types: dict[str, pa.DataType], columns: list[str], ragged: Any = None
     ) -> pa.Table:
-        def refuse(_: arrow_csv.InvalidRow) -> str:
-            return "error"
-
         quote = self.settings.quote
         return arrow_csv.read_csv(
             pa.BufferReader(data),
@@ -187,7 +186,7 @@ class CsvFormat(LineFormat):
                 quote_char=quote if quote is not None else False,
                 double_quote=quote is not None,
                 newlines_in_values=quote is not None,
-                invalid_row_handler=ragged or refuse,
+                invalid_row_handler=ragged,
             ),
             arrow_csv.ConvertOptions(
                 column_types=types,
@@ -243,8 +242,9 @@ class CsvFormat(LineFormat):
     def _read_records(
         self, data: bytes, starts: list[int], ends: list[int], good: list[int], names: tuple[str, ...], reject: Reject
     ) -> tuple[pa.Table, list[int]]:
+        nothing = pa.table({name: pa.array([], pa.string()) for name in names})
         if not good:
-            return pa.table({name: pa.array([], pa.string()) for name in names}), []
+            return nothing, []
         ragged: dict[int, str] = {}
 
         def skip(row: arrow_csv.InvalidRow) -> str:
@@ -261,11 +261,12 @@ class CsvFormat(LineFormat):
         if rows is not None and rows.num_rows == len(kept) and max(ragged, default=0) < len(good):
             for number, why in sorted(ragged.items()):
                 reject(Rejected(starts[good[number]], _line(data, starts[good[number]], ends[good[number]]), why))
-            return rows, kept
+            # Arrow leaves the columns out, too, when it skipped every row.
+            return (rows if kept else nothing), kept
         if len(good) == 1:
             why = reason if rows is None else "is not one record"
             reject(Rejected(starts[good[0]], _line(data, starts[good[0]], ends[good[0]]), why))
-            return self._read_records(data, starts, ends, [], names, reject)
+            return nothing, []
         half = len(good) // 2
         first, first_kept = self._read_records(data, starts, ends, good[:half], names, reject)
         second, second_kept = self._read_records(data, starts, ends, good[half:], names, reject)

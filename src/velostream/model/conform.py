@@ -72,7 +72,7 @@ def cast_column(values: pa.Array, type_: pa.DataType, *, times: TimeRules = ISO_
     source = values.type
     if source == type_:
         return values
-    if pa.types.is_null(source):
+    if values.null_count == len(values):
         return pa.nulls(len(values), type_)
     if pa.types.is_dictionary(source):
         return cast_column(values.dictionary_decode(), type_, times=times)

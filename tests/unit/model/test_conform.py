@@ -37,6 +37,8 @@ def test_columns_are_found_by_name_and_the_rest_is_null():
         (pa.array([1]), "TIMESTAMP", [], [0]),
         (pa.array([None]), "BIGINT", [None], []),
         (pa.array([{"a": 1}]), "STRING", [], [0]),
+        (pa.array([], pa.string()), "ARRAY<BIGINT>", [], []),
+        (pa.array(["x", None]), "ARRAY<BIGINT>", [None], [0]),
     ],
 )
 def test_casts_are_exact_or_set_the_row_aside(values, type_, kept, rejected):
