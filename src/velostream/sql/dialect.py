@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 URI = TokenType.HIVE_TOKEN_STREAM
-"""The type of a masked URI's token: one that no rule of sqlglot's asks for, so a URI can stand only where we take it."""
+"""Type of a masked URI's token: one that no rule of sqlglot's asks for, so a URI can stand only where we take it."""
 
 _AGGREGATES: dict[str, type[exp.Func]] = {
     "COUNT": exp.Count,
@@ -60,7 +60,16 @@ SYNTAX_FUNCTIONS = (
 )
 """Functions whose arguments have a grammar of their own (`CAST(x AS t)`, `EXTRACT(f FROM x)`)."""
 
-HINTS = ("BROADCAST", "BROADCASTJOIN", "MAPJOIN", "MERGE", "SHUFFLEMERGE", "MERGEJOIN", "SHUFFLE_HASH", "SHUFFLE_REPLICATE_NL")
+HINTS = (
+    "BROADCAST",
+    "BROADCASTJOIN",
+    "MAPJOIN",
+    "MERGE",
+    "SHUFFLEMERGE",
+    "MERGEJOIN",
+    "SHUFFLE_HASH",
+    "SHUFFLE_REPLICATE_NL",
+)
 
 
 class Tokenizer(Spark.Tokenizer):

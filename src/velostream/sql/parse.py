@@ -7,15 +7,16 @@ Whatever the text, the outcome is statements or a `SqlError` with its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import TypeVar
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from velostream.errors import ParseError
 from velostream.sql.dialect import URI, Velostream
-from velostream.sql.grammar import SyntaxTrouble
+from velostream.sql.reading import UnreadableError
 from velostream.sql.statement_grammar import StatementGrammar
 from velostream.sql.statements import Statement
 from velostream.sql.uris import MaskedText, mask_uris
@@ -85,7 +86,7 @@ def _read(masked: MaskedText, tokens: list[Token], reader: Callable[[StatementGr
     grammar = StatementGrammar(masked, tokens)
     try:
         return reader(grammar)
-    except SyntaxTrouble as trouble:
+    except UnreadableError as trouble:
         raise _explained(grammar, trouble) from None
     except RecursionError:
         raise masked.error("the statement is nested too deeply", offset=tokens[0].start) from None
@@ -111,7 +112,7 @@ def _tokens(masked: MaskedText) -> list[Token]:
         tokens = Velostream().tokenize(masked.masked)
     except SqlglotError as error:
         raise masked.error("the text can't be read as SQL", offset=0) from error
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, following in zip_longest(tokens, tokens[1:]):
         place = masked.positions.place(token.start)
         token.line, token.col = place.line, place.column
         if token.start in masked.uris:
@@ -124,23 +125,24 @@ def _tokens(masked: MaskedText) -> list[Token]:
 
 
 def _check_brackets(masked: MaskedText, tokens: list[Token]) -> None:
-    """Refuse what a parser that skips over gaps would let pass: brackets without partner or too deep, commas without items."""
+    """Refuse what a parser that skips gaps lets pass: brackets without partner or too deep, commas without items."""
     open_brackets: list[Token] = []
     previous: Token | None = None
     for token in tokens:
         kind = token.token_type
         if kind in _OPENING:
             open_brackets.append(token)
-            if len(open_brackets) > MAX_NESTING:
-                raise masked.error(f"brackets are nested more than {MAX_NESTING} deep", offset=token.start)
-        elif kind in _CLOSING:
-            if not open_brackets or _CLOSING[kind] != open_brackets.pop().token_type:
-                raise masked.error(f'"{token.text}" closes no bracket', offset=token.start)
+        elif kind in _CLOSING and (not open_brackets or _CLOSING[kind] != open_brackets.pop().token_type):
+            raise masked.error(f'"{token.text}" closes no bracket', offset=token.start)
+        if len(open_brackets) > MAX_NESTING:
+            raise masked.error(f"brackets are nested more than {MAX_NESTING} deep", offset=token.start)
         if previous is not None and (
             (kind == TokenType.COMMA and previous.token_type in _NO_ITEM_BEFORE_COMMA)
             or (previous.token_type == TokenType.COMMA and kind in _NO_ITEM_AFTER_COMMA)
         ):
-            raise masked.error("a comma without an item", offset=previous.start if kind != TokenType.COMMA else token.start)
+            raise masked.error(
+                "a comma without an item", offset=previous.start if kind != TokenType.COMMA else token.start
+            )
         previous = token
     if open_brackets:
         raise masked.error(f'"{open_brackets[-1].text}" is never closed', offset=open_brackets[-1].start)
@@ -148,8 +150,8 @@ def _check_brackets(masked: MaskedText, tokens: list[Token]) -> None:
         raise masked.error("a comma without an item after it", offset=previous.start)
 
 
-def _explained(grammar: StatementGrammar, trouble: SyntaxTrouble) -> ParseError:
-    """sqlglot's complaint in our words."""
+def _explained(grammar: StatementGrammar, trouble: UnreadableError) -> ParseError:
+    """A complaint of sqlglot's in our words."""
     token = trouble.token
     if trouble.at_end:
         return grammar.refuse("the statement ends too early", token=token)

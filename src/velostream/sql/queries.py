@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar, cast
 
 from sqlglot import exp
-from sqlglot.tokens import Token
 
-from velostream.sql.grammar import INTO, OPTIONS, OPTIONS_END, PRIMARY_KEY, SOURCE, TIME_WINDOW, WITHIN, Grammar
+from velostream.sql.grammar import (
+    BEGINS_AT,
+    INTO,
+    OPTIONS,
+    OPTIONS_END,
+    PRIMARY_KEY,
+    SOURCE,
+    TIME_WINDOW,
+    WITHIN,
+    Grammar,
+)
 from velostream.sql.places import mark_places, place_of
 from velostream.sql.sources import natural_alias, needs_quotes
 from velostream.sql.statements import Emit, Name, OptionValue, Query, SourceRef, Window
+
+N = TypeVar("N", bound=exp.Expr)
+
+MAX_DEPTH = 150
+"""Levels of a tree; a chain of equal operators counts as one."""
 
 _EMITS = {"CHANGES": Emit.CHANGES, "FINAL": Emit.FINAL}
 
@@ -34,7 +50,7 @@ class QueryGrammar(Grammar):
             tree.set("limit", limit)
         self.trailing_options = ()
         tables = list(tree.find_all(exp.Table))
-        if not self._curr and len(tables) == 1 and tables[0].meta.get(OPTIONS_END) == end == self._index:
+        if not self._curr and len(tables) == 1 and tables[0].meta_get(OPTIONS_END) == end == self._index:
             self.trailing_options = tables[0].meta.pop(OPTIONS)
         return self._finished(tree, emit)
 
@@ -44,19 +60,19 @@ class QueryGrammar(Grammar):
         tree.set("from_", exp.From(this=self._parse_table()))
         for join in self._parse_joins():
             tree.append("joins", join)
-        return self._finished(tree, None)
+        return self._finished(tree)
 
     def merge(self) -> Query:
         """MERGE after its first word: the tree and the sources it reads."""
-        return self._finished(self._parse_merge(), None)
+        return self._finished(self._parse_merge())
 
     def expression_tree(self) -> exp.Expression:
         """A condition or value; sources in its subqueries are in `loose_sources` afterwards."""
         tree = self._parse_disjunction()
         if tree is None:
             raise self.refuse("expected an expression")
-        self.loose_sources += self._finished(tree, None).sources
-        return tree
+        self.loose_sources += self._finished(tree).sources
+        return cast("exp.Expression", tree)
 
     def _emit(self) -> Emit | None:
         if not self._at_emit():
@@ -64,18 +80,20 @@ class QueryGrammar(Grammar):
         self._advance(2)
         return _EMITS[self._prev.text.upper()]
 
-    def _finished(self, tree: exp.Expr, emit: Emit | None) -> Query:
+    def _finished(self, tree: exp.Expr, emit: Emit | None = None) -> Query:
+        """The query of a tree, with all that is ours taken out of it."""
+        nodes = list(tree.walk())
         outermost = outermost_select(tree)
-        key_items = self._key_items(tree, outermost)
-        window = self._window(tree, outermost)
-        into = self._into(tree, outermost)
-        self._refuse_lone_within(tree)
-        self._refuse_inner_stars(tree)
-        sources = self._name_sources(tree)
-        relation_options = self._relation_options(tree)
-        mark_places(tree)
+        self._refuse_depth(nodes)
+        self._refuse_misplaced(nodes)
+        key_items = self._key_items(nodes, outermost)
+        window = self._window(nodes, outermost)
+        into = self._into(nodes, outermost)
+        sources = self._name_sources(nodes)
+        relation_options = self._relation_options(nodes)
+        mark_places(nodes)
         return Query(
-            tree,
+            cast("exp.Expression", tree),
             sources=sources,
             relation_options=relation_options,
             key_items=key_items,
@@ -84,53 +102,71 @@ class QueryGrammar(Grammar):
             into=into,
         )
 
-    def _key_items(self, tree: exp.Expr, outermost: exp.Select | None) -> tuple[str, ...]:
+    def _refuse_depth(self, nodes: list[exp.Expr]) -> None:
+        """Refuse a tree that could not be written again within Python's stack; the nodes come parents first."""
+        depths: dict[int, int] = {}
+        for node in nodes:
+            above = depths.get(id(node.parent), 0)
+            depths[id(node)] = above if _is_chained(node) else above + 1
+            if above > MAX_DEPTH:
+                raise self.text.error_at("the expression is nested too deeply", place=place_of(node))
+
+    def _refuse_misplaced(self, nodes: list[exp.Expr]) -> None:
+        """Refuse what the grammar had to let pass before it knew what would follow."""
+        for node in nodes:
+            if isinstance(node, exp.Dot) and node.this.is_star:
+                raise self.text.error_at("a wildcard path begins with a column", place=place_of(node))
+            if WITHIN in node.args and not isinstance(node, exp.Join):
+                raise self.text.error_at("WITHIN belongs to a join of two streams", place=place_of(node))
+
+    def _key_items(self, nodes: list[exp.Expr], outermost: exp.Select | None) -> tuple[str, ...]:
         names: list[str] = []
-        for select in tree.find_all(exp.Select):
+        for select in _only(exp.Select, nodes):
             for item in select.expressions:
-                token = item.meta.pop(PRIMARY_KEY, None)
+                token = item.meta_get(PRIMARY_KEY)
                 if token is None:
                     continue
+                del item.meta[PRIMARY_KEY]
                 if select is not outermost:
                     raise self.refuse("PRIMARY KEY belongs to the items of the outermost SELECT", token=token)
                 names.append(item.alias_or_name)
         return tuple(names)
 
-    def _window(self, tree: exp.Expr, outermost: exp.Select | None) -> Window | None:
+    def _window(self, nodes: list[exp.Expr], outermost: exp.Select | None) -> Window | None:
         found: Window | None = None
-        for query in tree.find_all(exp.Query):
+        for query in _only(exp.Query, nodes):
             carrier = query.args.pop(TIME_WINDOW, None)
             if carrier is None:
                 continue
-            token: Token = carrier.meta["token"]
             if query is not outermost:
                 raise self.refuse(
                     "this WINDOW belongs to the outermost SELECT",
-                    token=token,
+                    token=carrier.meta[BEGINS_AT],
                     hint="inside, group by Spark's own window(ts, '5 minutes')",
                 )
             found = carrier.meta[TIME_WINDOW]
         return found
 
-    def _into(self, tree: exp.Expr, outermost: exp.Select | None) -> Name | SourceRef | None:
+    def _into(self, nodes: list[exp.Expr], outermost: exp.Select | None) -> Name | SourceRef | None:
         found: Name | SourceRef | None = None
-        for select in tree.find_all(exp.Select):
+        for select in _only(exp.Select, nodes):
             carrier = select.args.pop("into", None)
             if carrier is None:
                 continue
-            found = carrier.meta[INTO]
             if select is not outermost:
-                raise self.refuse("INTO belongs to the outermost SELECT", token=carrier.meta["token"])
+                raise self.refuse("INTO belongs to the outermost SELECT", token=carrier.meta[BEGINS_AT])
+            found = carrier.meta[INTO]
         return found
 
-    def _name_sources(self, tree: exp.Expr) -> tuple[SourceRef, ...]:
+    def _name_sources(self, nodes: list[exp.Expr]) -> tuple[SourceRef, ...]:
         """Give each source its relation name, in the order of the text, and the alias it answers to."""
-        tables = [table for table in tree.find_all(exp.Table) if SOURCE in table.meta]
-        tables.sort(key=lambda table: table.meta["start"])
-        taken = {table.name.lower() for table in tree.find_all(exp.Table) if SOURCE not in table.meta}
-        taken |= {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+        tables = list(_only(exp.Table, nodes))
+        taken = {table.name.lower() for table in tables if table.meta_get(SOURCE) is None}
+        taken |= {cte.alias.lower() for cte in _only(exp.CTE, nodes)}
+        named_by_source = [table for table in tables if table.meta_get(SOURCE) is not None]
+        named_by_source.sort(key=lambda table: (table.meta["line"], table.meta["col"]))
         sources: list[SourceRef] = []
-        for table in tables:
+        for table in named_by_source:
             source: SourceRef = table.meta.pop(SOURCE)
             options = source.options + table.meta.pop(OPTIONS, ())
             self._refuse_duplicates(options)
@@ -138,8 +174,8 @@ class QueryGrammar(Grammar):
             table.this.set("this", named.relation)
             alias = natural_alias(named)
             if alias and not table.alias:
-                quoted = needs_quotes(alias)
-                table.set("alias", exp.TableAlias(this=exp.Identifier(this=alias, quoted=quoted)))
+                identifier = exp.Identifier(this=alias, quoted=needs_quotes(alias))
+                table.set("alias", exp.TableAlias(this=identifier))
             sources.append(named)
         return tuple(sources)
 
@@ -157,30 +193,35 @@ class QueryGrammar(Grammar):
                 raise self.text.error_at(f'option "{option.name}" is given twice', place=option.place)
             names.add(option.name)
 
-    def _relation_options(self, tree: exp.Expr) -> dict[str, tuple[OptionValue, ...]]:
+    def _relation_options(self, nodes: list[exp.Expr]) -> dict[str, tuple[OptionValue, ...]]:
         """Options of tables and streams named in FROM; one relation has one set of them."""
         found: dict[str, tuple[OptionValue, ...]] = {}
-        for table in tree.find_all(exp.Table):
-            options = table.meta.pop(OPTIONS, None)
+        for table in _only(exp.Table, nodes):
+            options = table.meta_get(OPTIONS)
+            if options is None:
+                continue
+            del table.meta[OPTIONS]
             if options and found.setdefault(table.name.lower(), options) != options:
                 raise self.text.error_at(
                     f'relation "{table.name}" has different options elsewhere in the query', place=options[0].place
                 )
         return found
 
-    def _refuse_inner_stars(self, tree: exp.Expr) -> None:
-        for dot in tree.find_all(exp.Dot):
-            if dot.this.is_star:
-                raise self.text.error_at("a wildcard path begins with a column", place=place_of(dot))
-
-    def _refuse_lone_within(self, tree: exp.Expr) -> None:
-        for table in tree.find_all(exp.Table, exp.Subquery):
-            if WITHIN in table.args:
-                raise self.text.error_at("WITHIN belongs to a join of two streams", place=place_of(table))
-
 
 def outermost_select(tree: exp.Expr) -> exp.Select | None:
     """The SELECT whose items name the result's columns."""
-    while isinstance(tree, (exp.Subquery, exp.SetOperation)):
+    while isinstance(tree, exp.Subquery | exp.SetOperation):
         tree = tree.this
     return tree if isinstance(tree, exp.Select) else None
+
+
+def _is_chained(node: exp.Expr) -> bool:
+    """Whether a node is one more link of a chain such as `a AND b OR c` or `1 + 2 + 3`, which is written in a loop."""
+    for kind in (exp.Connector, exp.SetOperation):
+        if isinstance(node, kind):
+            return isinstance(node.parent, kind)
+    return isinstance(node, exp.Binary) and not isinstance(node, exp.Dot) and type(node) is type(node.parent)
+
+
+def _only(kind: type[N], nodes: Iterable[exp.Expr]) -> Iterator[N]:
+    return (node for node in nodes if isinstance(node, kind))

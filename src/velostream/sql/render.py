@@ -14,7 +14,8 @@ from sqlglot.generators.spark import SparkGenerator
 
 from velostream.model.schema import Schema
 from velostream.model.types import render_type
-from velostream.sql.grammar import WILDCARD_PATH, WITHIN
+from velostream.sql.grammar import WITHIN
+from velostream.sql.paths import WILDCARD_PATH
 from velostream.sql.queries import outermost_select
 from velostream.sql.sources import needs_quotes, source_of
 from velostream.sql.statements import (
@@ -81,9 +82,9 @@ class _Writer(SparkGenerator):
             shown.set("hints", [exp.Var(this=_options(options))])
         return str(super().table_sql(shown, sep))
 
-    def join_sql(self, expression: exp.Join) -> str:
+    def join_sql(self, expression: exp.Join, join_op: str | None = None) -> str:
         within = expression.args.get(WITHIN)
-        text = str(super().join_sql(expression))
+        text = str(super().join_sql(expression, join_op))
         return f"{text} WITHIN {_duration(within.name)}" if within is not None else text
 
     def anonymous_sql(self, expression: exp.Anonymous) -> str:
@@ -115,8 +116,10 @@ def _mark_keys(tree: exp.Expr, key_items: tuple[str, ...], writer: _Writer) -> N
 
 
 def _query_with_options(query: Query, options: tuple[OptionValue, ...]) -> str:
-    """A query and its statement's WITH. Options that end the text would be read as the statement's, so an empty WITH
-    follows those of a relation."""
+    """A query and its statement's WITH.
+
+    Options that end the text would be read as the statement's, so an empty WITH follows those of a relation.
+    """
     text = _query(query)
     if options:
         return f"{text} {_options(options)}"
@@ -201,7 +204,8 @@ def _(statement: Create) -> str:
 
 @render.register
 def _(statement: CreateIndex) -> str:
-    return f"CREATE INDEX {_identifier(statement.name.text)} ON {_identifier(statement.table.text)} {_names(statement.columns)}"
+    table = _identifier(statement.table.text)
+    return f"CREATE INDEX {_identifier(statement.name.text)} ON {table} {_names(statement.columns)}"
 
 
 @render.register

@@ -45,7 +45,9 @@ def source_functions() -> dict[str, str]:
     return plugged | _FUNCTIONS
 
 
-def source_of(text: str, *, relation: str, options: tuple[OptionValue, ...] = (), place: Place | None = None) -> SourceRef:
+def source_of(
+    text: str, *, relation: str, options: tuple[OptionValue, ...] = (), place: Place | None = None
+) -> SourceRef:
     """The source a URI or a path stands for. A path becomes a `file://` URI, relative ones included."""
     scheme = _SCHEME.match(text)
     if scheme is None:
@@ -66,7 +68,7 @@ def source_of_function(
 def natural_alias(source: SourceRef) -> str | None:
     """The name columns of a source without an alias can be qualified by: the last word of its path.
 
-    `memory://orders` and `kafka://host/orders` answer to `orders`, `file:///d/orders.csv` too; a pattern has no such name.
+    `memory://orders`, `kafka://host/orders` and `file:///d/orders.csv` answer to `orders`; a pattern has no such name.
     """
     address = _PARAMETERS.split(source.uri, maxsplit=1)[0].partition("://")[2]
     last = address.rstrip("/").rpartition("/")[2]
@@ -76,7 +78,7 @@ def natural_alias(source: SourceRef) -> str | None:
 
 
 def needs_quotes(name: str) -> bool:
-    """Whether a name can stand in SQL only in quotes: for its characters, or because SQL has another use for the word."""
+    """Whether a name can stand in SQL only in quotes: for its characters, or because it is a word of SQL."""
     return _WORD.fullmatch(name) is None or is_keyword(name)
 
 

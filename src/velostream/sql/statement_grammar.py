@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlglot import exp
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
-from velostream.errors import SqlError, ValidationError
-from velostream.model.schema import Column, Schema
-from velostream.model.types import parse_type
+from velostream.sql.declarations import DeclarationGrammar
 from velostream.sql.places import place_of
-from velostream.sql.queries import QueryGrammar
+from velostream.sql.reading import shortened
 from velostream.sql.statements import (
     Assignment,
     Control,
@@ -44,10 +42,20 @@ from velostream.sql.statements import (
 )
 
 T = TypeVar("T")
+
+_QUERY_WORDS = {"QUERY": "QUERY", "JOB": "QUERY"}
+_SHOW_NAMED = (
+    ShowKind.STATUS,
+    ShowKind.PROGRESS,
+    ShowKind.METRICS,
+    ShowKind.SCHEMA,
+    ShowKind.PROPERTIES,
+    ShowKind.DEAD_LETTERS,
+)
 _QUERY_STARTS = (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES, TokenType.TABLE, TokenType.FROM)
 
 
-class StatementGrammar(QueryGrammar):
+class StatementGrammar(DeclarationGrammar):
     """Reads one statement. Each method begins at the statement's first word and sets its text and place."""
 
     def statement(self) -> Statement:
@@ -69,14 +77,14 @@ class StatementGrammar(QueryGrammar):
 
     def _statement(self) -> Statement:
         first = self._curr
-        reader = _READERS.get(first.text.upper()) if first.token_type != TokenType.IDENTIFIER else None
+        reader = self._READERS.get(first.text.upper()) if first.token_type != TokenType.IDENTIFIER else None
         if reader is not None:
             self._advance()
-        elif first.token_type in _QUERY_STARTS:
-            reader = StatementGrammar._select
-        else:
-            raise self.refuse(f'no statement begins with "{first.text}"', hint="SELECT, CREATE, INSERT, SHOW, EXPLAIN, …")
-        statement = reader(self)
+        elif first.token_type not in _QUERY_STARTS:
+            raise self.refuse(
+                f'no statement begins with "{shortened(first.text)}"', hint="SELECT, CREATE, INSERT, SHOW, EXPLAIN, …"
+            )
+        statement = reader(self) if reader is not None else self._select()
         return replace(statement, text=self.text.original, place=self.place(first))
 
     def _words(self, *words: str) -> bool:
@@ -109,7 +117,7 @@ class StatementGrammar(QueryGrammar):
         what = self._one_of("TABLE, STREAM or INDEX", {"TABLE": ObjectKind.TABLE, "STREAM": ObjectKind.STREAM})
         if_not_exists = self._words("IF", "NOT", "EXISTS")
         name = self.name(f"the {what.lower()}")
-        columns = self._columns() if self._match(TokenType.L_PAREN) else None
+        columns = self.columns() if self._match(TokenType.L_PAREN) else None
         options = self._options() if self._at_options() else ()
         query = self.query() if self._match(TokenType.ALIAS) else None
         if query is not None and query.into is not None:
@@ -121,93 +129,16 @@ class StatementGrammar(QueryGrammar):
             raise self.text.error_at("the statement has two WITH clauses", place=own[0].place)
         if columns is None and query is None and not (options or own):
             raise self.refuse(
-                f"{what.lower()} \"{name.text}\" has neither columns nor a query", hint="add (id BIGINT, …) or AS SELECT …"
+                f'{what.lower()} "{name.text}" has neither columns nor a query',
+                hint="add (id BIGINT, …) or AS SELECT …",
             )
         return Create(what, name, columns, query, options or own, or_replace, if_not_exists)
-
-    def _columns(self) -> Schema:
-        """Declared columns after the opening bracket, and their key."""
-        columns: dict[str, Column] = {}
-        key: list[str] = []
-        while True:
-            token = self._curr
-            if self._match(TokenType.PRIMARY_KEY):
-                if key:
-                    raise self.refuse("the primary key is declared twice", token=token)
-                key = [name.text for name in self._name_list("a key column")]
-            else:
-                column = self._column(key)
-                if column.name.lower() in columns:
-                    raise self.refuse(f'column "{column.name}" is declared twice', token=token)
-                columns[column.name.lower()] = column
-            if self._match(TokenType.R_PAREN):
-                break
-            if not self._match(TokenType.COMMA):
-                raise self.refuse('expected "," or ")" after a column')
-        for name in key:
-            if name.lower() not in columns:
-                raise self.refuse(f'key column "{name}" is not among the columns', token=self._prev)
-        return Schema(tuple(columns.values()), tuple(columns[name.lower()].name for name in key))
-
-    def _column(self, key: list[str]) -> Column:
-        name = self.name("a column")
-        type_at = self._curr
-        text = self._type_text()
-        try:
-            type_ = parse_type(text)
-        except SqlError as error:
-            place = self.place(type_at)
-            raise ValidationError(
-                error.message,
-                hint=error.hint,
-                code=error.code,
-                line=place.line,
-                column=place.column,
-                text=self.text.original,
-                width=max(1, len(text)),
-            ) from error
-        nullable = True
-        while True:
-            if self._words("NOT", "NULL"):
-                nullable = False
-            elif self._match(TokenType.PRIMARY_KEY):
-                if key:
-                    raise self.refuse(
-                        "the primary key is declared twice", token=self._prev, hint="name several columns: PRIMARY KEY (a, b)"
-                    )
-                key.append(name.text)
-            else:
-                return Column(name.text, type_, nullable)
-
-    def _type_text(self) -> str:
-        first = self._curr
-        depth = 0
-        while self._curr:
-            kind, text = self._curr.token_type, self._curr.text
-            if depth == 0 and (kind in (TokenType.COMMA, TokenType.R_PAREN, TokenType.PRIMARY_KEY, TokenType.NOT)):
-                break
-            depth += (text in ("(", "<")) - (text in (")", ">"))
-            self._advance()
-        if self._curr is first:
-            raise self.refuse("expected the type of the column")
-        return self._written(first, self._prev)
-
-    def _name_list(self, what: str) -> list[Name]:
-        """`(a, b)`"""
-        if not self._match(TokenType.L_PAREN):
-            raise self.refuse('expected "("')
-        names = [self.name(what)]
-        while self._match(TokenType.COMMA):
-            names.append(self.name(what))
-        if not self._match(TokenType.R_PAREN):
-            raise self.refuse('expected "," or ")"')
-        return names
 
     def _create_index(self) -> Statement:
         name = self.name("the index")
         self._expect("ON")
         table = self.name("a table")
-        return CreateIndex(name, table, tuple(column.text for column in self._name_list("a column")))
+        return CreateIndex(name, table, tuple(column.text for column in self.name_list("a column")))
 
     def _drop(self) -> Statement:
         what = self._one_of("TABLE, STREAM or INDEX", {str(kind): kind for kind in ObjectKind})
@@ -220,7 +151,7 @@ class StatementGrammar(QueryGrammar):
         target = self.target()
         columns: tuple[str, ...] = ()
         if self._match(TokenType.L_PAREN, advance=False) and self._next.token_type not in _QUERY_STARTS:
-            columns = tuple(name.text for name in self._name_list("a column"))
+            columns = tuple(name.text for name in self.name_list("a column"))
         if self._match(TokenType.VALUES):
             values = self._value_rows(columns)
             return Insert(
@@ -296,7 +227,7 @@ class StatementGrammar(QueryGrammar):
     def _merge(self) -> Statement:
         query = self.merge()
         target = query.tree.this
-        if not isinstance(target, exp.Table) or query.sources and query.sources[0].relation == target.name:
+        if not isinstance(target, exp.Table) or target.name in [source.relation for source in query.sources]:
             raise self.refuse("MERGE INTO needs a table")
         return Merge(Name(target.name, place_of(target)), query.tree, query.sources)
 
@@ -377,37 +308,27 @@ class StatementGrammar(QueryGrammar):
             raise self.refuse("expected the value of the setting", hint=f"SET {key} = 'value'")
         return SetOption(key, value)
 
-
-_QUERY_WORDS = {"QUERY": "QUERY", "JOB": "QUERY"}
-_SHOW_NAMED = (
-    ShowKind.STATUS,
-    ShowKind.PROGRESS,
-    ShowKind.METRICS,
-    ShowKind.SCHEMA,
-    ShowKind.PROPERTIES,
-    ShowKind.DEAD_LETTERS,
-)
-_READERS: dict[str, Callable[[StatementGrammar], Statement]] = {
-    "CREATE": StatementGrammar._create,
-    "DROP": StatementGrammar._drop,
-    "INSERT": StatementGrammar._insert,
-    "UPSERT": StatementGrammar._upsert,
-    "UPDATE": StatementGrammar._update,
-    "DELETE": StatementGrammar._delete,
-    "MERGE": StatementGrammar._merge,
-    "BEGIN": StatementGrammar._transaction,
-    "COMMIT": StatementGrammar._transaction,
-    "ROLLBACK": StatementGrammar._transaction,
-    "TRUNCATE": StatementGrammar._truncate,
-    "REFRESH": StatementGrammar._refresh,
-    "EXPLAIN": StatementGrammar._explain,
-    "VALIDATE": StatementGrammar._validate,
-    "DESCRIBE": StatementGrammar._describe,
-    "DESC": StatementGrammar._describe,
-    "SHOW": StatementGrammar._show,
-    "PAUSE": StatementGrammar._control,
-    "RESUME": StatementGrammar._control,
-    "STOP": StatementGrammar._control,
-    "RESTART": StatementGrammar._control,
-    "SET": StatementGrammar._set,
-}
+    _READERS: ClassVar[dict[str, Callable[[Any], Statement]]] = {
+        "CREATE": _create,
+        "DROP": _drop,
+        "INSERT": _insert,
+        "UPSERT": _upsert,
+        "UPDATE": _update,
+        "DELETE": _delete,
+        "MERGE": _merge,
+        "BEGIN": _transaction,
+        "COMMIT": _transaction,
+        "ROLLBACK": _transaction,
+        "TRUNCATE": _truncate,
+        "REFRESH": _refresh,
+        "EXPLAIN": _explain,
+        "VALIDATE": _validate,
+        "DESCRIBE": _describe,
+        "DESC": _describe,
+        "SHOW": _show,
+        "PAUSE": _control,
+        "RESUME": _control,
+        "STOP": _control,
+        "RESTART": _control,
+        "SET": _set,
+    }

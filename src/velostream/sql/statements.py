@@ -78,7 +78,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Query:
-    """A SELECT (or set operation, or WITH … SELECT): a sqlglot tree in which every source of FROM is an ordinary table node.
+    """A SELECT (or set operation, or WITH … SELECT): a sqlglot tree in which a source of FROM is an ordinary table node.
 
     `relation_options` are those of `FROM x WITH (…)` for tables and streams named in FROM, by lower-case relation name;
     those of a source are in its `SourceRef`. Trees compare by structure, so equal text gives equal queries.
@@ -97,15 +97,18 @@ class Query:
 
 @dataclass(frozen=True)
 class Statement:
-    """Base of all statements. `text` is the text it was written in, a whole script maybe, and `place` where it begins
-    in it: what an error needs to point at something."""
+    """Base of all statements.
+
+    `text` is the text it was written in, a whole script maybe, and `place` where it begins in it: what an error needs
+    to point at something.
+    """
 
     text: str = field(default="", compare=False, kw_only=True)
     place: Place = field(default_factory=Place, compare=False, kw_only=True)
 
     @property
     def kind(self) -> str:
-        """The statement kind as errors name it: `CREATE TABLE`, `INSERT`, …"""
+        """The statement kind as errors name it: `CREATE TABLE`, `INSERT` and so on."""
         raise NotImplementedError
 
 

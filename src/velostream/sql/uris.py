@@ -1,9 +1,9 @@
 """Bare URIs and paths in SQL text: found before anything else reads the text, and masked.
 
-A URI holds what SQL reads otherwise: `/*` opens a comment, `--` another, `;` ends a statement, `?` is a parameter. So one
-pass over the raw text that knows only strings, quoted names, comments and URIs comes first; each URI is replaced by as many
-letters as it is long, so every position stays what it was. The same pass refuses what no later step could place:
-open strings and comments, control characters.
+A URI holds what SQL reads otherwise: `/*` opens a comment, `--` another, `;` ends a statement, `?` is a parameter. So
+one pass over the raw text that knows only strings, quoted names, comments and URIs comes first; each URI is replaced by
+as many letters as it is long, so every position stays what it was. The same pass refuses what no later step could
+place: open strings and comments, control characters.
 """
 
 from __future__ import annotations
@@ -169,8 +169,9 @@ class _Scanner:
     def _uri_end(self, offset: int) -> int:
         """Where a URI ends whose scheme ended at the offset.
 
-        White space, `;`, `,`, quotes and brackets end it. A comma stands in a list of hosts, in `{a,b}` and between words of
-        a parameter's value; `;` stands in a parameter's value when `&` follows; a quoted value may hold anything.
+        White space, `;`, `,`, quotes and brackets end it. A comma stands in a list of hosts, in `{a,b}` and between
+        words of a parameter's value; `;` stands in a parameter's value when `&` follows; a quoted value may hold
+        anything.
         """
         if hosts := _HOSTS.match(self.text, offset):
             offset = hosts.end()
