@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -213,12 +214,13 @@ class ReplicaPublisher:
     """The driver's side. May be called from many threads; the folder belongs to this object alone."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        # Workers outlive connections and know what they have opened by its path, so no two publishers share one.
+        self._directory = directory / uuid.uuid4().hex
         self._tables: weakref.WeakKeyDictionary[Table, _Publication] = weakref.WeakKeyDictionary()
         self._count = 0
         self._lock = threading.Lock()
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
+        self._directory.mkdir(parents=True)
 
     def publish(self, table: Table, *, columns: tuple[str, ...], at: int) -> Replica:
         """A replica of the table as of commit number `at`, to be looked up by these columns.
