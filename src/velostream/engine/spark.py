@@ -8,6 +8,7 @@ A session or a context that the user has made is used as it is and never stopped
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -59,6 +60,9 @@ _CONTEXT_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 """For a context of our own only."""
+
+_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark prints every failed query to stderr through these; we raise it as an error of ours instead."""
 
 _JOB_GROUP_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
@@ -149,6 +153,8 @@ class SparkRuntime:
         if self._given is not None:
             base = self._given
         else:
+            for name in _NOISY_LOGGERS:
+                logging.getLogger(name).setLevel(logging.CRITICAL)
             await_orphan(self._directory, ours=_process_spark.identity)
             base = _process_spark.acquire(
                 self,
