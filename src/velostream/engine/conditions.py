@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 from sqlglot import exp
@@ -66,11 +67,17 @@ class ConditionCache:
         return made
 
     def _made(self, text: str, parameters: Parameters | None) -> Condition:
-        tree = bind(parse_expression(text), parameters, text=text)
+        tree = bind(_parsed(text), parameters, text=text)
         try:
             return Condition(text, tree, lower(tree, self.schema, text=text, qualifiers=[self._name]))
         except NotLowerable as error:
             return Condition(text, tree, None, error.reason)
+
+
+@lru_cache(maxsize=_CAPACITY)
+def _parsed(text: str) -> exp.Expr:
+    """The tree of a text, which nobody may change: the same condition comes with ever new parameters."""
+    return parse_expression(text)
 
 
 def _cache_key(text: str, parameters: Parameters | None) -> Hashable | None:

@@ -153,25 +153,33 @@ class ValueLowering(ConditionLowering):
         return self.cast(value, target, node)
 
     def case(self, node: exp.Case) -> Expression:
-        subject = None if node.this is None else self.lower(node.this)
-        branches: list[tuple[Expression, Expression]] = []
-        for number, branch in enumerate(node.args["ifs"]):
-            if number == 0:
-                condition = self.case_condition(subject, branch)
-            else:
-                with self.guarded():
-                    condition = self.case_condition(subject, branch)
-            with self.guarded():
-                branches.append((condition, self.lower(branch.args["true"])))
-        with self.guarded():
-            default = node.args.get("default")
-            otherwise = None if default is None else self.lower(default)
-            return self.chosen(branches, otherwise, node)
+        branches = [(branch.this, branch.args["true"]) for branch in node.args["ifs"]]
+        return self.choice(node.this, branches, node.args.get("default"), node)
 
-    def case_condition(self, subject: Expression | None, branch: exp.If) -> Expression:
-        if subject is None:
-            return self.boolean(branch.this)
-        return self.compare("=", subject, self.lower(branch.this), branch)
+    def if_function(self, node: exp.If) -> Expression:
+        return self.choice(None, [(node.this, node.args["true"])], node.args.get("false"), node)
+
+    def choice(
+        self,
+        subject: exp.Expr | None,
+        branches: Sequence[tuple[exp.Expr, exp.Expr]],
+        default: exp.Expr | None,
+        node: exp.Expr,
+    ) -> Expression:
+        """A CASE; with a subject each branch is taken when it equals the subject."""
+        compared = None if subject is None else self.lower(subject)
+
+        def condition(branch: exp.Expr) -> Expression:
+            if compared is None:
+                return self.boolean(branch)
+            return self.compare("=", compared, self.lower(branch), branch)
+
+        conditions = [condition(branches[0][0])]
+        with self.guarded():
+            conditions += [condition(branch) for branch, _ in branches[1:]]
+            values = [self.lower(value) for _, value in branches]
+            otherwise = None if default is None else self.lower(default)
+            return self.chosen(list(zip(conditions, values, strict=True)), otherwise, node)
 
     def chosen(
         self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None, node: exp.Expr
@@ -192,9 +200,6 @@ class ValueLowering(ConditionLowering):
                 break
             open_branches.append((condition, chosen))
         return Case(tuple(open_branches), last) if open_branches else last
-
-    def if_function(self, node: exp.If) -> Expression:
-        return self.case(exp.Case(ifs=[node], default=node.args.get("false")))
 
     def null_if(self, left: exp.Expr, right: exp.Expr, node: exp.Expr) -> Expression:
         value = self.lower(left)
@@ -239,7 +244,7 @@ class ValueLowering(ConditionLowering):
             case "nullif", 2:
                 return self.null_if(arguments[0], arguments[1], node)
             case "if", 3:
-                return self.case(exp.Case(ifs=[exp.If(this=arguments[0], true=arguments[1])], default=arguments[2]))
+                return self.choice(None, [(arguments[0], arguments[1])], arguments[2], node)
         raise NotLowerable(f"function {name or node.key} is evaluated by Spark")
 
     def text_argument(self, value: Expression, node: exp.Expr) -> Expression:

@@ -316,3 +316,16 @@ def test_parameters_are_typed_literals():
     found = lowered("i = ? AND d > ? AND s = ?", [1, Decimal("1.50"), "x"])
     assert found == lowered("i = 1 AND d > 1.50 AND s = 'x'")
     assert lowered("at < :now", {"now": datetime(2024, 1, 1)}) == lowered("at < TIMESTAMP '2024-01-01 00:00:00Z'")  # noqa: DTZ001
+
+
+def test_lowering_leaves_the_tree_as_it_was():
+    for text in (
+        "CASE i WHEN 1 THEN 'a' END",
+        "if(b, i, l) = 1",
+        "i IN (?, 2)",
+        "s NOT LIKE 'a%' AND nullif(i, 1) = 2",
+    ):
+        tree = parse_expression(text)
+        before = [(id(node), id(node.parent)) for node in tree.walk()]
+        lower(tree, SCHEMA, [1] if "?" in text else None)
+        assert [(id(node), id(node.parent)) for node in tree.walk()] == before
