@@ -37,8 +37,5 @@ def test_the_session_of_the_readme(monkeypatch):
     assert len(expected) == 2
 
 
-def test_the_readme_fits_a_screen_and_its_links_lead_somewhere():
-    readme = (ROOT / "README.md").read_text()
-    assert len(readme.splitlines()) <= 64
-    for target in re.findall(r"\]\(([^)]+)\)", readme):
-        assert (ROOT / target).exists(), target
+def test_the_readme_fits_a_screen():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 64
