@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from velostream.errors import StateError
 from velostream.tables.memory.files import sync_directory, sync_file
-from velostream.tables.memory.generation import ALIVE, Contents
+from velostream.tables.memory.generation import Contents
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.journal import ALIVE
 
 _MANIFEST = "base.json"
 _TABLE_FILE = re.compile(r"table-(\d{10})\.arrow")
@@ -146,14 +147,17 @@ def _kept_batches(contents: Contents, *, sequence: int, floor: int) -> Iterator[
     chunks = contents.chunks
     schema = _file_schema(chunks.schema)
     for start, batch in zip(chunks.starts, chunks.batches, strict=False):
-        at = slice(start, start + batch.num_rows)
-        added, removed = contents.added[at], contents.removed[at].copy()
-        kept = np.flatnonzero((added <= sequence) & (removed > floor))
+        removed = contents.removed[start : start + batch.num_rows].copy()
+        kept = np.flatnonzero(removed > floor)
         if not len(kept):
             continue
         rows = batch if len(kept) == batch.num_rows else batch.take(pa.array(kept))
-        ended = removed[kept]
-        history = (contents.ids.of_positions(kept + start), added[kept], np.where(ended > sequence, ALIVE, ended))
+        positions, ended = kept + start, removed[kept]
+        history = (
+            contents.ids.of_positions(positions),
+            contents.added(positions),
+            np.where(ended > sequence, ALIVE, ended),
+        )
         yield pa.RecordBatch.from_arrays([*rows.columns, *(pa.array(values) for values in history)], schema=schema)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ _FAN_OUT_BITS = 3
 _FAN_OUT = 1 << _FAN_OUT_BITS
 _LARGEST_MERGED_ROWS = 1 << 20
 _LARGEST_MERGED_BYTES = 1 << 29
+_HARMLESS_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Chunks:
     batches: tuple[pa.RecordBatch, ...] = ()
     starts: tuple[int, ...] = (0,)
     """Position of each batch's first row, and the number of all rows at the end."""
+    _columns: dict[int, Sequence[pa.Array]] = field(default_factory=dict, compare=False, repr=False)
+    """Columns taken out of their batch, which costs more than reading a value of one."""
 
     @property
     def length(self) -> int:
@@ -39,12 +42,20 @@ class Chunks:
         batches = list(self.batches)
         for batch in rows.combine_chunks().to_batches():
             if batch.num_rows:
-                batches.append(batch)
+                batches.append(_compact(batch))
                 _merge_tail(batches)
         starts = [0]
         for batch in batches:
             starts.append(starts[-1] + batch.num_rows)
         return Chunks(self.schema, tuple(batches), tuple(starts))
+
+    def columns_of(self, position: int) -> tuple[Sequence[pa.Array], int]:
+        """The columns of the batch that holds a position, and the row in them."""
+        index = bisect_right(self.starts, position) - 1
+        columns = self._columns.get(index)
+        if columns is None:
+            columns = self._columns[index] = self.batches[index].columns
+        return columns, position - self.starts[index]
 
     def locate(self, position: int) -> tuple[pa.RecordBatch, int]:
         """The batch that holds a position, and the row in it."""
@@ -62,6 +73,9 @@ class Chunks:
         schema = self._projected(columns)
         if not len(positions):
             return schema.empty_table()
+        if len(positions) == 1:
+            batch, row = self.locate(int(positions[0]))
+            return _table(self._select(batch, columns).slice(row, 1), schema)
         if len(self.batches) == 1:
             return _table(self._select(self.batches[0], columns).take(pa.array(positions)), schema)
         chunk_of = np.searchsorted(np.asarray(self.starts[1:]), positions, side="right")
@@ -103,6 +117,13 @@ class Chunks:
 
 def _table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([batch], schema)
+
+
+def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without what it merely holds on to: a slice keeps all of the memory it was cut from."""
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes + _HARMLESS_BYTES:
+        return batch
+    return batch.take(pa.array(range(batch.num_rows), type=pa.int64()))
 
 
 def _merge_tail(batches: list[pa.RecordBatch]) -> None:

@@ -16,13 +16,24 @@ _DIGITS_OF_INTEGER = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
 def conform(
-    rows: pa.Table, *, table: str, schema: Schema, columns: Sequence[str] | None = None, check_nulls: bool = True
+    rows: pa.Table,
+    *,
+    table: str,
+    schema: Schema,
+    stored: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
+    check_nulls: bool = True,
 ) -> pa.Table:
     """The rows with the table's columns in the table's order; each column one contiguous array.
 
     Names are matched in any case; a column that isn't given is NULL. With `columns` only those are wanted, all of them
-    must be given, and others are passed over. Raises `TableError` or `NotFoundError`; `table` is the name they use.
+    must be given, and others are passed over. `stored` is the table's `stored_schema`: rows that have it already are
+    taken as they are. Raises `TableError` or `NotFoundError`; `table` is the name they use.
     """
+    if stored is not None and rows.schema.equals(stored) and all(column.num_chunks == 1 for column in rows.columns):
+        if check_nulls:
+            check_not_null(rows, table=table, schema=schema)
+        return rows
     given: dict[str, int] = {}
     for position, name in enumerate(rows.column_names):
         if schema.find(name) is None:

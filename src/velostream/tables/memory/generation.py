@@ -1,8 +1,9 @@
-"""The rows of a table with their whole kept history: who added each, who removed it.
+"""The rows of a table with their whole kept history: when each came, when it went.
 
-A row stands at a position that never changes within a generation. `added` and `removed` hold, per position, the
-sequence number of the commit that added or removed it, so a reader of number n sees position p exactly when
-`added[p] <= n < removed[p]`. Commits after n change nothing of that, so readers need no lock and no copy.
+A row stands at a position that never changes within a generation, and rows stand in the order they came. So the rows
+added at or before number n are the first ones, as many as the journal says, and of these a reader of n sees the row at
+position p exactly when `n < removed[p]`, the number of the commit that removed it. Commits after n change
+nothing of that, so readers need no lock and no copy.
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ from velostream.tables.memory.chunks import Chunks
 from velostream.tables.memory.compare import row_hashes
 from velostream.tables.memory.growable import GrowableIntegers, Integers
 from velostream.tables.memory.index import KeyIndex, PositionIndex
+from velostream.tables.memory.journal import ALIVE, Journal, RowIds
 from velostream.tables.memory.keys import key_values
-
-ALIVE = int(np.iinfo(np.int64).max)
-"""`removed` of a row that is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,88 +35,6 @@ class Delta:
         return bool(self.rows.num_rows or len(self.removed))
 
 
-class Journal:
-    """Which rows each kept commit added and removed; one entry per commit that changed the table."""
-
-    def __init__(self, *, version: int = 0, first_row: int = 0) -> None:
-        self.sequences = GrowableIntegers(np.array([version], dtype=np.int64))
-        """The first entry stands for all that was before the history kept."""
-        self.row_ends = GrowableIntegers(np.array([first_row], dtype=np.int64))
-        self.removed_ends = GrowableIntegers(np.array([0], dtype=np.int64))
-        self.removed = GrowableIntegers()
-
-    @classmethod
-    def of(cls, added: Integers, removed: Integers, *, floor: int, version: int) -> Journal:
-        """The entries after `floor`, from what each row says of its commits. Rows stand in the order they came."""
-        journal = cls(version=version, first_row=int(np.searchsorted(added, floor, side="right")))
-        gone = np.flatnonzero((removed > floor) & (removed != ALIVE))
-        gone = gone[np.argsort(removed[gone], kind="stable")]
-        numbers = np.union1d(added[added > floor], removed[gone])
-        journal.removed.extend(gone)
-        journal.row_ends.extend(np.searchsorted(added, numbers, side="right"))
-        journal.removed_ends.extend(np.searchsorted(removed[gone], numbers, side="right"))
-        journal.sequences.extend(numbers)
-        return journal
-
-    def append(self, sequence: int, *, row_end: int, removed: Integers) -> None:
-        self.removed.extend(removed)
-        self.row_ends.append(row_end)
-        self.removed_ends.append(len(self.removed))
-        self.sequences.append(sequence)
-
-    def entry_at(self, sequence: int) -> int:
-        """Number of the last entry at or before a sequence number."""
-        return max(0, int(np.searchsorted(self.sequences.values(), sequence, side="right")) - 1)
-
-    def version_at(self, sequence: int) -> int:
-        return int(self.sequences.array[self.entry_at(sequence)])
-
-    def nth_last(self, count: int) -> int:
-        """Sequence number of the entry that many before the last; of the first one kept if there are fewer."""
-        return int(self.sequences.array[max(0, len(self) - count)])
-
-    def removed_between(self, first: int, last: int) -> Integers:
-        """Positions removed by the entries after `first` up to `last`."""
-        ends = self.removed_ends.array
-        return self.removed.array[ends[first] : ends[last]]
-
-    def removed_until(self, sequence: int) -> int:
-        """How many rows were removed at or before a sequence number."""
-        return int(self.removed_ends.array[self.entry_at(sequence)])
-
-    def __len__(self) -> int:
-        return len(self.sequences) - 1
-
-
-class RowIds:
-    """Names for rows that outlive a generation: a row's id is how many rows the table was given before it.
-
-    The log names removed rows by id, so that replaying it doesn't depend on when rows were renumbered.
-    """
-
-    def __init__(self, renumbered: Integers | None = None, *, next_id: int = 0) -> None:
-        self._renumbered = np.empty(0, dtype=np.int64) if renumbered is None else renumbered
-        self._next_id = next_id
-        """Id of the first row after the renumbered ones; from there ids and positions count up together."""
-
-    def of_positions(self, positions: Integers) -> Integers:
-        split = len(self._renumbered)
-        ids = positions - split + self._next_id
-        old = positions < split
-        ids[old] = self._renumbered[positions[old]]
-        return ids
-
-    def positions(self, ids: Integers) -> Integers:
-        split = len(self._renumbered)
-        positions = ids - self._next_id + split
-        old = ids < self._next_id
-        positions[old] = np.searchsorted(self._renumbered, ids[old])
-        return positions
-
-    def next_id(self, length: int) -> int:
-        return length - len(self._renumbered) + self._next_id
-
-
 @dataclass(frozen=True, slots=True)
 class Contents:
     """Rows and history of a generation at one moment, taken by the writer.
@@ -127,9 +44,14 @@ class Contents:
 
     chunks: Chunks
     ids: RowIds
-    added: Integers
     removed: Integers
     next_row_id: int
+    _sequences: Integers
+    _row_ends: Integers
+
+    def added(self, positions: Integers) -> Integers:
+        """Numbers of the commits that added rows; for rows from before the history kept, of one before it."""
+        return self._sequences[np.searchsorted(self._row_ends, positions, side="right")]
 
 
 class Generation:
@@ -143,7 +65,6 @@ class Generation:
         self.key = tuple(key)
         self.floor = floor
         self.chunks = Chunks(schema)
-        self.added = GrowableIntegers()
         self.removed = GrowableIntegers()
         self.ids = RowIds()
         self.journal = Journal(version=version)
@@ -171,8 +92,8 @@ class Generation:
     ) -> Generation:
         """A generation out of all its rows and the numbers of their commits, in one go.
 
-        `renumbered` and `next_id` are as in `RowIds`; `removals` are rows removed, by id, with the number of the
-        commit that did.
+        `added` and `removed` are numbers for each row, `renumbered` and `next_id` as in `RowIds`; `removals` are further
+        rows removed, by id, with the number of the commit that did.
         """
         generation = cls(schema, key, floor=floor, version=floor_version)
         in_order = len(renumbered) == next_id and (not next_id or int(renumbered[-1]) == next_id - 1)
@@ -183,7 +104,6 @@ class Generation:
             removed[generation.ids.positions(ids)] = numbers
         generation.length = len(added)
         generation.alive = int(np.count_nonzero(removed == ALIVE))
-        generation.added = GrowableIntegers(added)
         generation.removed = GrowableIntegers(removed)
         generation.journal = Journal.of(added, removed, floor=floor, version=floor_version)
         if rows:
@@ -199,7 +119,6 @@ class Generation:
         count = delta.rows.num_rows
         if count:
             self.chunks = self.chunks.appended(delta.rows)
-            self.added.extend_with(sequence, count)
             self.removed.extend_with(ALIVE, count)
         if len(delta.removed):
             self.removed.array[delta.removed] = sequence
@@ -218,12 +137,17 @@ class Generation:
     @property
     def nbytes(self) -> int:
         """Bytes of the columns and the numbers beside them; the indexes' dictionaries are not counted."""
-        return self.chunks.nbytes + self.added.array.nbytes + self.removed.array.nbytes
+        return self.chunks.nbytes + self.removed.array.nbytes + self.journal.nbytes
 
     def contents(self) -> Contents:
         """What there is now, for writing it down while commits go on. Call it as the writer."""
         return Contents(
-            self.chunks, self.ids, self.added.values(), self.removed.values(), self.ids.next_id(self.length)
+            self.chunks,
+            self.ids,
+            self.removed.values(),
+            self.ids.next_id(self.length),
+            self.journal.sequences.values(),
+            self.journal.row_ends.values(),
         )
 
     def alive_positions(self) -> Integers:
@@ -255,27 +179,15 @@ class Generation:
         kept = np.flatnonzero(keep_mask)
         before = np.concatenate(([0], np.cumsum(keep_mask)))
         new_position = np.where(keep_mask, before[:-1], -1)
-        entry = self.journal.entry_at(floor)
         fresh = Generation(self.schema, self.key, floor=floor, version=self.journal.version_at(floor))
         fresh.chunks = self.chunks.filtered(kept)
-        fresh.added = GrowableIntegers(self.added.values()[kept])
         fresh.removed = GrowableIntegers(self.removed.values()[kept])
         fresh.ids = RowIds(self.ids.of_positions(kept), next_id=self.ids.next_id(self.length))
         fresh.length = len(kept)
         fresh.alive = self.alive
-        fresh.journal = self._journal_after(entry, before, new_position)
+        fresh.journal = self.journal.after(floor, rows_before=before, new_position=new_position)
         if self.keys is not None:
             fresh.keys = self.keys.renumbered(new_position)
         for columns in self.secondary:
             fresh.index_on(columns)
-        return fresh
-
-    def _journal_after(self, entry: int, before: Integers, new_position: Integers) -> Journal:
-        old = self.journal
-        fresh = Journal()
-        fresh.sequences = GrowableIntegers(old.sequences.values()[entry:])
-        fresh.row_ends = GrowableIntegers(before[old.row_ends.values()[entry:]])
-        first_removed = int(old.removed_ends.array[entry])
-        fresh.removed_ends = GrowableIntegers(old.removed_ends.values()[entry:] - first_removed)
-        fresh.removed = GrowableIntegers(new_position[old.removed.values()[first_removed:]])
         return fresh

@@ -14,8 +14,9 @@ from velostream.errors import StateError
 from velostream.model.schema import Schema
 from velostream.tables.memory.base_files import Base, StoredRows, TableBase, read_base, read_rows
 from velostream.tables.memory.conform import stored_schema
-from velostream.tables.memory.generation import ALIVE, Delta, Generation
+from velostream.tables.memory.generation import Delta, Generation
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.journal import ALIVE
 from velostream.tables.memory.log import Log, Record
 
 _ROW_ID = np.dtype("<i8")

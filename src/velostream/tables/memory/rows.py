@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -10,90 +11,99 @@ import pyarrow as pa
 from velostream.errors import NotFoundError
 from velostream.tables.base import Row
 from velostream.tables.memory.chunks import Chunks
-from velostream.tables.memory.values import python_value, python_values
+from velostream.tables.memory.values import Decoder, decoder_of, python_values
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Where a row's fields are and how each is decoded; made once per table."""
+
+    places: dict[str, int]
+    decoders: tuple[Decoder, ...]
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> RowLayout:
+        places = {name: place for place, name in enumerate(schema.names)}
+        return cls(places, tuple(decoder_of(type_) for type_ in schema.types))
+
+    def place(self, name: str) -> int:
+        """The field of a name in any case; `UnknownFieldError` with near names when there is none."""
+        place = self.places.get(name)
+        if place is None:
+            place = next((at for known, at in self.places.items() if known.lower() == str(name).lower()), None)
+        if place is None:
+            raise UnknownFieldError.of("column", str(name), known=self.places)
+        return place
 
 
 class MemoryRow(Row):
     """A row by its place; nothing is read before a field is asked for."""
 
-    __slots__ = ("_chunks", "_position")
+    __slots__ = ("_chunks", "_layout", "_position")
 
-    def __init__(self, chunks: Chunks, position: int) -> None:
+    def __init__(self, layout: RowLayout, chunks: Chunks, position: int) -> None:
+        self._layout = layout
         self._chunks = chunks
         self._position = position
 
     def __getitem__(self, name: str) -> Any:
-        batch, row = self._chunks.locate(self._position)
-        index = batch.schema.get_field_index(name)
-        if index < 0:
-            index = _index_of(batch.schema, name)
-        return python_value(batch.column(index)[row])
+        layout = self._layout
+        place = layout.places.get(name)
+        if place is None:
+            place = layout.place(name)
+        columns, row = self._chunks.columns_of(self._position)
+        return layout.decoders[place](columns[place][row])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._chunks.schema.names)
+        return iter(self._layout.places)
 
     def __len__(self) -> int:
-        return len(self._chunks.schema)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and any(name.lower() == known.lower() for known in self)
+        return len(self._layout.places)
 
     def __repr__(self) -> str:
         return repr(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        batch, row = self._chunks.locate(self._position)
-        names = batch.schema.names
-        return {name: python_value(column[row]) for name, column in zip(names, batch.columns, strict=True)}
+        layout = self._layout
+        columns, row = self._chunks.columns_of(self._position)
+        return {
+            name: decode(column[row])
+            for name, decode, column in zip(layout.places, layout.decoders, columns, strict=True)
+        }
 
 
 class DecodedRow(Row):
     """A row of a scan, whose values were decoded together with its neighbours'."""
 
-    __slots__ = ("_places", "_values")
+    __slots__ = ("_layout", "_values")
 
-    def __init__(self, places: dict[str, int], values: tuple[Any, ...]) -> None:
-        self._places = places
+    def __init__(self, layout: RowLayout, values: tuple[Any, ...]) -> None:
+        self._layout = layout
         self._values = values
 
     def __getitem__(self, name: str) -> Any:
-        place = self._places.get(name)
-        if place is None:
-            place = next((at for known, at in self._places.items() if known.lower() == name.lower()), None)
-        if place is None:
-            raise _unknown(name, list(self._places))
-        return self._values[place]
+        place = self._layout.places.get(name)
+        return self._values[self._layout.place(name) if place is None else place]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._layout.places)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._layout.places)
 
     def __repr__(self) -> str:
         return repr(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        return dict(zip(self._places, self._values, strict=True))
+        return dict(zip(self._layout.places, self._values, strict=True))
 
 
 def decoded_rows(batch: pa.RecordBatch) -> Iterator[Row]:
     """The rows of a batch, decoded column by column."""
-    places = {name: place for place, name in enumerate(batch.schema.names)}
+    layout = RowLayout({name: place for place, name in enumerate(batch.schema.names)}, ())
     for values in zip(*(python_values(column) for column in batch.columns), strict=True):
-        yield DecodedRow(places, values)
+        yield DecodedRow(layout, values)
 
 
 class UnknownFieldError(NotFoundError, KeyError):
     """A row has no such field; a `KeyError` too, so that `row.get(name)` and other mapping code work."""
-
-
-def _unknown(name: str, known: list[str]) -> NotFoundError:
-    return UnknownFieldError.of("column", name, known=known)
-
-
-def _index_of(schema: pa.Schema, name: str) -> int:
-    for index, known in enumerate(schema.names):
-        if known.lower() == name.lower():
-            return index
-    raise _unknown(name, schema.names)

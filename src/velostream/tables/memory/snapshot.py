@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -41,19 +41,27 @@ class MemorySnapshot(Snapshot):
         self.version = generation.journal.version_at(sequence)
         self._table = table
         self._generation = generation
-        self._length = generation.length
+        self._length = generation.journal.rows_at(sequence)
+        """Rows added at or before the number; those from here on are of later commits."""
         self._chunks = generation.chunks
-        self._added = generation.added.view
         self._removed = generation.removed.view
         self._keys = generation.keys
-        self._normalise = table.key_normaliser
+        self._newest = self._finder(table, generation)
+        self._layout = table.layout
 
     def get(self, key: KeyValue) -> Row | None:
         position = self._position(key)
-        return None if position < 0 else MemoryRow(self._chunks, position)
+        return None if position < 0 else MemoryRow(self._layout, self._chunks, position)
 
     def contains(self, key: KeyValue) -> bool:
-        return self._position(key) >= 0
+        # Spelled out rather than `_position(key) >= 0`: half of the time would be that call.
+        try:
+            position = self._newest(key, -1)
+        except TypeError as error:
+            raise self._not_a_key(key) from error
+        if position >= self._length:
+            position = self._older(position)
+        return position >= 0 and self._removed[position] > self.sequence
 
     def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         if self._keys is None:
@@ -114,11 +122,11 @@ class MemorySnapshot(Snapshot):
             raise TableError.version_gone(self._table.name, since, oldest=generation.floor)
         journal = generation.journal
         first, last = journal.entry_at(since), journal.entry_at(self.sequence)
-        added, removed = self._arrays()
+        rows_before = int(journal.row_ends.array[first])
         gone = journal.removed_between(first, last)
-        gone = gone[added[gone] <= since]
-        came = np.arange(journal.row_ends.array[first], journal.row_ends.array[last])
-        came = came[removed[came] > self.sequence]
+        gone = gone[gone < rows_before]
+        came = np.arange(rows_before, self._length)
+        came = came[self._removals[came] > self.sequence]
         minus, plus = self.take(gone), self.take(came)
         if last - first > 1:
             same = match_rows(minus, plus)
@@ -163,68 +171,66 @@ class MemorySnapshot(Snapshot):
         """Positions of all rows seen, ascending."""
         return self._visible
 
+    @staticmethod
+    def _finder(table: MemoryTable, generation: Generation) -> Callable[[KeyValue, int], int]:
+        """From a key as users give it to its newest row, of whatever commit; like `dict.get`."""
+        if generation.keys is None:
+
+            def refuse(_key: KeyValue, _default: int) -> int:
+                raise TableError.without_key(table.name)
+
+            return refuse
+        find, normalise = generation.keys.newest.get, table.key_normaliser
+        return find if normalise is None else lambda key, default: find(normalise(key), default)
+
     def _position(self, key: KeyValue) -> int:
-        if self._keys is None:
-            raise TableError.without_key(self._table.name)
+        """Where the row of a key is; -1 if this snapshot sees none."""
         try:
-            position = self._keys.newest.get(key if self._normalise is None else self._normalise(key), -1)
+            position = self._newest(key, -1)
         except TypeError as error:
-            raise TableError(
-                f'{key!r} can\'t be a key of table "{self._table.name}"',
-                hint="a key is a scalar, or a tuple for a composite key",
-                code="wrong-type",
-            ) from error
-        if position < 0:
-            return -1
-        sequence = self.sequence
-        if position >= self._length or self._added[position] > sequence:
+            raise self._not_a_key(key) from error
+        if position >= self._length:
             position = self._older(position)
-            if position < 0:
-                return -1
-        return position if self._removed[position] > sequence else -1
+        return position if position >= 0 and self._removed[position] > self.sequence else -1
+
+    def _not_a_key(self, key: KeyValue) -> TableError:
+        return TableError(
+            f'{key!r} can\'t be a key of table "{self._table.name}"',
+            hint="a key is a scalar, or a tuple for a composite key",
+            code="wrong-type",
+        )
 
     def _older(self, position: int) -> int:
-        """The newest row of the same key that this snapshot may see; -1 if there is none."""
+        """From a row of a later commit to the one of the same key that this snapshot may see; -1 if there is none."""
         previous = self._generation.keys.previous if self._generation.keys is not None else {}
-        while position >= self._length or self._added[position] > self.sequence:
-            older = previous.get(position)
-            if older is None:
-                return -1
-            position = older
+        while position >= self._length:
+            position = previous.get(position, -1)
         return position
 
     def _follow(self, positions: Integers) -> None:
         """Turn newest positions into those this snapshot sees, in place; -1 where it sees none."""
-        added, removed = self._arrays()
-        known = np.flatnonzero(positions >= 0)
-        at = positions[known]
-        inside = at < self._length
-        newer = ~inside
-        newer[inside] = added[at[inside]] > self.sequence
-        for index in known[newer].tolist():
+        for index in np.flatnonzero(positions >= self._length).tolist():
             positions[index] = self._older(int(positions[index]))
-        known = known[positions[known] >= 0]
-        gone = removed[positions[known]] <= self.sequence
+        known = np.flatnonzero(positions >= 0)
+        gone = self._removals[positions[known]] <= self.sequence
         positions[known[gone]] = -1
 
     def _visible_of(self, positions: Integers) -> npt.NDArray[np.bool_]:
-        added, removed = self._arrays()
         visible = positions < self._length
-        inside = positions[visible]
-        visible[visible] = (added[inside] <= self.sequence) & (removed[inside] > self.sequence)
+        visible[visible] = self._removals[positions[visible]] > self.sequence
         return visible
 
     @cached_property
     def _visible(self) -> Integers:
-        added, removed = self._arrays()
-        return np.flatnonzero((added <= self.sequence) & (removed > self.sequence))
+        return np.flatnonzero(self._removals > self.sequence)
 
     @property
     def _all_visible(self) -> bool:
         return len(self._visible) == self._length
 
-    def _arrays(self) -> tuple[Integers, Integers]:
-        return np.asarray(self._added)[: self._length], np.asarray(self._removed)[: self._length]
+    @property
+    def _removals(self) -> Integers:
+        return np.asarray(self._removed)[: self._length]
 
     def _names(self, columns: Sequence[str] | None) -> list[str] | None:
         return None if columns is None else [self.schema.column(name).name for name in columns]

@@ -18,8 +18,9 @@ from velostream.model.change import CHANGE, Mode, Scope, Write
 from velostream.model.schema import Schema
 from velostream.tables.memory.compare import hashable_rows, match_rows, row_hashes, rows_equal
 from velostream.tables.memory.conform import check_not_null, conform
-from velostream.tables.memory.generation import ALIVE, Delta, Generation
+from velostream.tables.memory.generation import Delta, Generation
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.journal import ALIVE
 from velostream.tables.memory.keys import key_normaliser, key_values
 from velostream.tables.memory.values import python_value
 
@@ -116,7 +117,8 @@ class Stage:
         """Make these the rows of their keys, which are at `current` now; equal rows stay where they are."""
         existing = np.flatnonzero(current >= 0)
         if len(existing):
-            same = rows_equal(self._rows_at(current[existing]), rows.take(pa.array(existing)))
+            given = rows if len(existing) == rows.num_rows else rows.take(pa.array(existing))
+            same = rows_equal(self._rows_at(current[existing]), given)
             changed = existing[~same]
             self._remove(current[changed], None)
             if same.any():
@@ -308,7 +310,7 @@ class Stage:
         return chunks.take(positions, columns)
 
     def _conformed(self, rows: pa.Table) -> pa.Table:
-        return conform(rows, table=self._name, schema=self._schema)
+        return conform(rows, table=self._name, schema=self._schema, stored=self._generation.schema)
 
     def _key_columns(self, rows: pa.Table) -> pa.Table:
         return conform(rows, table=self._name, schema=self._schema, columns=self._schema.key, check_nulls=False)

@@ -18,6 +18,7 @@ from velostream.tables.memory.generation import Delta, Generation
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.index import PositionIndex
 from velostream.tables.memory.keys import key_normaliser
+from velostream.tables.memory.rows import RowLayout
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
 from velostream.tables.memory.store import TableToWrite
@@ -73,6 +74,7 @@ class MemoryTable(Table):
         self._generation = Generation(stored_schema(schema), schema.key) if generation is None else generation
         self._newest: MemorySnapshot | None = None
         self._closing: Callable[[], None] | None = None
+        self.layout = RowLayout.of(schema.arrow)
         self.plans = PlanCache()
 
     @classmethod
@@ -87,7 +89,7 @@ class MemoryTable(Table):
 
     @property
     def version(self) -> int:
-        return self._generation.journal.version_at(self._sequence.sequence)
+        return self.snapshot().version
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
         done = self._sequence.write(self, write, epoch)
@@ -200,7 +202,7 @@ class MemoryTable(Table):
             schema=self.schema.to_json(),
             options=self.given_options,
             indexes=[list(columns) for columns in generation.secondary],
-            version=self.version,
+            version=generation.journal.version_at(self._sequence.sequence),
             floor=floor,
             floor_version=generation.journal.version_at(floor),
             contents=generation.contents(),

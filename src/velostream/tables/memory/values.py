@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
+
+Decoder = Callable[[pa.Scalar], Any]
+_AS_PYTHON: Decoder = operator.methodcaller("as_py")
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive datetimes are UTC here
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -22,12 +29,22 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 def python_value(scalar: pa.Scalar) -> Any:
     """One value, by the same rules as `python_values`."""
-    plain = plain_type(scalar.type)
-    if plain != scalar.type:
-        scalar = scalar.cast(plain)
-    if pa.types.is_nested(plain):
-        return scalar.as_py(maps_as_pydicts="lossy")
-    return scalar.as_py()
+    return decoder_of(scalar.type)(scalar)
+
+
+def decoder_of(type_: pa.DataType) -> Decoder:
+    """What turns a scalar of a type into its Python value, by the same rules as `python_values`."""
+    if pa.types.is_timestamp(type_):
+        return _naive_datetime
+    if pa.types.is_nested(type_):
+        plain = plain_type(type_)
+        return lambda scalar: scalar.cast(plain).as_py(maps_as_pydicts="lossy")
+    return _AS_PYTHON
+
+
+def _naive_datetime(scalar: pa.Scalar) -> datetime | None:
+    microseconds = scalar.value
+    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
 
 
 @cache
