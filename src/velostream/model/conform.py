@@ -132,7 +132,9 @@ def _cast_piece(values: pa.Array, column: Column, start: int, unfit: dict[int, s
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         if len(values) == 1:
             shown = _shown(values[0].as_py())
-            unfit.setdefault(start, f'column "{column.name}" is {render_type(column.type)}, not {shown}: {error}')
+            hint = "; declare the column with more digits" if pa.types.is_decimal(column.type) else ""
+            reason = f'column "{column.name}" is {render_type(column.type)}, not {shown}: {error}{hint}'
+            unfit.setdefault(start, reason)
             return [pa.nulls(1, column.type)]
     half = len(values) // 2
     return [

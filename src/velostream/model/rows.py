@@ -64,7 +64,7 @@ def records_to_arrow(
     columns: list[pa.Array] = []
     for column in schema.columns:
         values = _column_values(records, column.name)
-        array = _array_at_once(values, column.type)
+        array = _array_at_once(values, column.type, times)
         if array is None:
             array = _fit_each(values, column, unfit, times)
         if not column.nullable and array.null_count:
@@ -152,10 +152,12 @@ def _column_values(records: Sequence[Mapping[str, Any]], name: str) -> list[Any]
     return [value_of(record) for record in records]
 
 
-def _array_at_once(values: list[Any], type_: pa.DataType) -> pa.Array | None:
+def _array_at_once(values: list[Any], type_: pa.DataType, times: TimeRules) -> pa.Array | None:
     """The values as an array when Arrow converts them exactly; it would cut 1.5 to an integer without a word."""
     exact = next((kinds for applies, kinds in _EXACT if applies(type_)), None)
     if exact is None or not set(map(type, values)) <= exact:
+        return None
+    if pa.types.is_timestamp(type_) and times.timezone != "UTC":
         return None
     try:
         return pa.array(values, type_)
@@ -312,6 +314,7 @@ _EXACT: tuple[tuple[Callable[[pa.DataType], bool], set[type]], ...] = (
     (pa.types.is_decimal, {Decimal, int, _NONE}),
     (pa.types.is_date, {date, _NONE}),
     (pa.types.is_binary, {bytes, _NONE}),
+    (pa.types.is_timestamp, {datetime, _NONE}),
 )
 _FITS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType, TimeRules], Any]], ...] = (
     (pa.types.is_string, _fit_text),

@@ -113,6 +113,8 @@ class Source(ABC):
         """Keep the spec and check its options. Must not connect, open or list anything."""
         self.spec = spec
         self.settings = Options(spec.options, self.options)
+        self.warnings: tuple[str, ...] = ()
+        """What a user should know about the options given; shown by SHOW STATUS."""
 
     @property
     @abstractmethod
@@ -159,6 +161,11 @@ class Source(ABC):
         order override this, so that readers at different positions can meet and a drain can end under load.
         """
         return bool(position == target)
+
+    @property
+    def finished(self) -> bool:
+        """Whether what is there now is all there will ever be, though the source is one that is followed."""
+        return False
 
     def commit(self, end: Offset) -> None:
         """Everything before `end` is durable with us; the source may forget it. May be called again."""

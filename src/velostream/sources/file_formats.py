@@ -39,7 +39,7 @@ class FileFormats:
         self._option = option
         self._settings = settings
         self._known: dict[str, Format] = {}
-        self._units: dict[tuple[str, FileIdentity | None], Sequence[int]] = {}
+        self._units: dict[str, tuple[FileIdentity | None, Sequence[int]]] = {}
 
     def of(self, path: str) -> Format:
         """The format of a file; `SourceError` when its name doesn't tell and no option does."""
@@ -72,6 +72,18 @@ class FileFormats:
             return first.infer([Path(path) for path in self._readable(same, first)])
         return None
 
+    def check_names(self, paths: Sequence[str], declared: Schema) -> None:
+        """`SourceError` when a header has none of the declared columns: every value would silently be NULL."""
+        for path in paths[:1]:
+            file_format = self.of(path)
+            if not isinstance(file_format, LineFormat):
+                continue
+            with TextFile(path, file_format) as file:
+                preamble = file.preamble(final=False)
+            header = (preamble.names or ()) if preamble else ()
+            if header and not {name.lower() for name in header} & {name.lower() for name in declared.names}:
+                raise _no_such_columns(path, header, declared)
+
     def reach(self, path: str, start: int, *, max_rows: int | None, final: bool, size: int | None = None) -> Reach:
         """How far a file can be read from `start`, at most about `max_rows` rows on; `start` when there is nothing."""
         file_format = self.of(path)
@@ -90,15 +102,18 @@ class FileFormats:
         file_format = self.of(path)
         if not isinstance(file_format, WholeFormat):
             return ()
-        key = (path, FileIdentity.of(path))
-        if key not in self._units:
-            try:
-                self._units[key] = file_format.units(Path(path))
-            except SourceError as error:
-                if error.category is not Category.DATA:
-                    raise
-                self._units[key] = (1,)
-        return self._units[key]
+        identity = FileIdentity.of(path)
+        known = self._units.get(path)
+        if known is not None and known[0] == identity:
+            return known[1]
+        try:
+            units = file_format.units(Path(path))
+        except SourceError as error:
+            if error.category is not Category.DATA:
+                raise
+            units = (1,)
+        self._units[path] = (identity, units)
+        return units
 
     def _reach_text(
         self, path: str, line_format: LineFormat, start: int, *, max_rows: int | None, final: bool, size: int | None
@@ -137,3 +152,13 @@ class FileFormats:
         if trouble is not None and not readable:
             raise trouble
         return readable
+
+
+def _no_such_columns(path: str, header: Sequence[str], declared: Schema) -> SourceError:
+    return SourceError(
+        f'file "{path}" has none of the declared columns in its header',
+        detail=f"the header names {', '.join(header)}; declared are {', '.join(declared.names)}",
+        hint="WITH ('header' = 'false') if the first line is data already",
+        code="wrong-header",
+        category=Category.CONFIGURATION,
+    )

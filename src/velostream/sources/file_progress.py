@@ -17,6 +17,7 @@ from velostream.sources.file_listing import Listing
 from velostream.sources.file_state import FileIdentity, FileState, covers_all, fingerprint, open_file
 
 States = Mapping[str, FileState]
+_REMEMBERED_POSITIONS = 16
 
 
 class WatchMode(StrEnum):
@@ -93,7 +94,7 @@ class WatchedProgress:
         self._formats = formats
         self._mode = mode
         self._debounce = debounce
-        self._settled: dict[tuple[str, tuple[int, int] | None], FileIdentity] = {}
+        self._settled: dict[str, dict[tuple[int, int] | None, FileIdentity]] = {}
         self._generations: dict[str, FileState] = {}
 
     def latest(self, states: States, *, max_rows: int | None) -> States:
@@ -170,7 +171,7 @@ class WatchedProgress:
             else:
                 step = None
         if step is None:
-            self._settled[path, None if state is None else state.order] = identity
+            self._settle(path, state, identity)
         return step
 
     def _taken(
@@ -226,8 +227,14 @@ class WatchedProgress:
 
     def _is_settled(self, path: str, state: FileState | None) -> bool:
         """Whether it is known that this file, as it is, has nothing beyond this position."""
-        known = self._settled.get((path, None if state is None else state.order))
+        known = self._settled.get(path, {}).get(None if state is None else state.order)
         return known is not None and known == FileIdentity.of(path)
+
+    def _settle(self, path: str, state: FileState | None, identity: FileIdentity) -> None:
+        positions = self._settled.setdefault(path, {})
+        if len(positions) >= _REMEMBERED_POSITIONS:
+            positions.clear()
+        positions[None if state is None else state.order] = identity
 
 
 def _begins_with(path: str, state: FileState) -> bool:

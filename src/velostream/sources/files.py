@@ -123,6 +123,8 @@ class FileSource(Source):
             paths = self._listing.paths()
         if not paths and self._mode is None:
             raise SourceError.missing_file(self._listing.pattern, pattern=self._listing.names_many)
+        if self._declared is not None:
+            self._formats.check_names(paths, self._declared)
         found = self._declared or self._discovered
         if found is None:
             found = self._discovered = self._formats.infer(paths, final=self._mode is None)

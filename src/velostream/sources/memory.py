@@ -69,7 +69,7 @@ class MemorySource(Source):
 
     @property
     def finished(self) -> bool:
-        """Whether the feed was closed: what is there now is all there will be."""
+        """Whether the feed was closed."""
         return self._spool.closed
 
     def schema(self) -> Schema | None:
@@ -89,10 +89,12 @@ class MemorySource(Source):
     def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
         files, skipped = _position(start)
         last = self._spool.count()
+        if max_rows is None:
+            return _offset(last) if self._has_rows_after(files, skipped, last) else start
         seen = 0
         while files < last:
             available = self._spool.rows(files + 1) - skipped
-            if max_rows is not None and seen + available > max_rows:
+            if seen + available > max_rows:
                 return _offset(files, skipped + max_rows - seen)
             seen += available
             files, skipped = files + 1, 0
@@ -121,6 +123,11 @@ class MemorySource(Source):
     def reached(self, position: Offset, target: Offset) -> bool:
         return _position(position) >= _position(target)
 
+    def _has_rows_after(self, files: int, skipped: int, last: int) -> bool:
+        if files >= last:
+            return False
+        return self._spool.rows(files + 1) > skipped or any(self._spool.rows(n + 1) for n in range(files + 1, last))
+
     def _step(self, position: Offset, end: Offset) -> Offset:
         """The end of the next partition: about so many rows on, whole files where they are small."""
         files, skipped = _position(position)
@@ -147,7 +154,10 @@ class MemorySource(Source):
 
         exempt = None
         if CHANGE in rows.column_names:
-            gone = pc.less(rows[CHANGE], 0)
+            # Rows that were appended after a deletion may have the column without a sign in it.
+            signs = pc.fill_null(rows[CHANGE], 1)
+            rows = rows.set_column(rows.column_names.index(CHANGE), CHANGE, signs)
+            gone = pc.less(signs, 0)
             if target.columns[-1] is _SIGN:
                 exempt = gone
             else:

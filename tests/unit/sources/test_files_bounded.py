@@ -317,6 +317,15 @@ def test_columns_by_option(tmp_path):
     assert read_all(source)[0] == [{"id": "1", "price": Decimal("2.500")}]
 
 
+def test_a_header_without_any_declared_column_is_refused(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("1,2\n3,4\n")
+    with pytest.raises(SourceError, match="none of the declared columns") as caught:
+        source_of(path, Schema.of(("a", "BIGINT"))).schema()
+    assert "header" in caught.value.hint
+    assert caught.value.category is Category.CONFIGURATION
+
+
 def test_a_missing_file_says_what_to_do(tmp_path):  # B7
     for uri, pattern in ((tmp_path / "no.csv", False), (tmp_path / "*.csv", True), (tmp_path / "nowhere/x.csv", False)):
         for ask in (lambda s: s.schema(), lambda s: s.latest_offset(s.initial_offset())):

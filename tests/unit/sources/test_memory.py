@@ -145,6 +145,19 @@ def test_a_stream_passes_over_tombstones(spool):
     assert read(source, start, source.latest_offset(start))[0] == [{"id": 1, "name": "a"}]
 
 
+def test_rows_after_a_deletion_without_a_sign_are_rows(spool):
+    spool.append(deletion(id=1))
+    unsigned = pa.table({"id": [2]}).append_column("_change", pa.nulls(1, pa.int8()))
+    spool.append(unsigned)
+    for changelog, expected in (
+        ("append", [{"id": 2}]),
+        ("upsert", [{"id": 1, "_change": -1}, {"id": 2, "_change": 1}]),
+    ):
+        source = source_of(spool, changelog=changelog, key="id")
+        start = source.initial_offset()
+        assert read(source, start, source.latest_offset(start))[0] == expected
+
+
 def test_the_end_of_the_feed_is_known(spool):
     source = source_of(spool)
     assert not source.finished
