@@ -397,7 +397,7 @@ def _java_failures(throwable: Any) -> list[_Failure]:
 def _message(text: str) -> tuple[str, str | None]:
     """Spark's message in one line without its stack and state, and its advice."""
     if "Traceback (most recent call last)" in text:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line.strip() for line in _NOISE.sub("", text).splitlines() if line.strip()]
         return f"a Python worker failed: {lines[-1]}", None
     plain = " ".join(_NOISE.sub("", _CONDITION.sub("", text)).split())
     sentence, *advice = _ADVICE.split(_BYPASS.sub("", plain))
