@@ -354,7 +354,7 @@ def test_every_aggregate_is_sparks(session, rows):  # B17, B18, B19
             assert same(mine[0].as_py(), theirs[0].as_py()), (item, where, mine, theirs)
 
 
-@pytest.mark.parametrize("column", [name for name in SCHEMA.names if name != "id"])
+@pytest.mark.parametrize("column", ["i", "d", "f", "r", "s", "b", "at", "y"])
 def test_order_is_sparks(session, rows, column):
     table = stored(rows)
     for descending in (False, True):
