@@ -11,7 +11,7 @@ import decimal
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sqlglot import exp
 
@@ -20,15 +20,17 @@ from velostream.sql.coercion import decimal_of_value
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
+Tree = TypeVar("Tree", bound=exp.Expr)
+
 _MARK = "velostream_parameter_"
 
 
-def bind(tree: exp.Expr, parameters: Parameters | None, *, text: str = "") -> exp.Expr:
-    """The tree with every parameter put in; the tree itself when there is none.
+def bind(tree: Tree, parameters: Parameters | None, *, text: str = "") -> Tree:
+    """The tree with every parameter put in, of the same kind unless it is nothing but a parameter.
 
-    Too few, too many or wrongly named parameters are a `ValidationError`.
+    It is the tree itself when there is no parameter. Too few, too many or wrongly named ones are a `ValidationError`.
     """
-    return bind_all([tree], parameters, text=text)[0]
+    return cast("Tree", bind_all([tree], parameters, text=text)[0])
 
 
 def bind_all(trees: Sequence[exp.Expr], parameters: Parameters | None, *, text: str = "") -> list[exp.Expr]:
