@@ -27,6 +27,7 @@ from velostream.sql.functions import (
 )
 from velostream.sql.maps import plan_map, relations_in
 from velostream.sql.naming import alias, identifier, output_name
+from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import AggregatePlan, Input
 from velostream.sql.pointing import pointer
 from velostream.sql.resolve import expand_star
@@ -83,13 +84,13 @@ def group_expressions(select: exp.Select, frame: Frame | None) -> list[exp.Expr]
     if group.args.get("all"):
         return [bare_item(item) for item in select.expressions if not aggregate_calls(item)]
     parts = [part.expressions if isinstance(part, exp.Tuple) else [part] for part in group.expressions]
-    return [_meant(expression.unnest(), select, frame) for part in parts for expression in part]
+    return [_meant(without_parentheses(expression), select, frame) for part in parts for expression in part]
 
 
 def bare_item(item: exp.Expr) -> exp.Expr:
     """A select item without its alias and parentheses."""
     inner: exp.Expr = item.this if isinstance(item, exp.Alias) else item
-    return inner.unnest()
+    return without_parentheses(inner)
 
 
 def grouping_construct(select: exp.Select) -> str | None:

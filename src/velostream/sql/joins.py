@@ -14,6 +14,7 @@ from velostream.sql.functions import is_nondeterministic
 from velostream.sql.keytypes import expression_type, key_cast
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
+from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import Input, KeyPair, Lookup, Stages
 from velostream.sql.resolve import expand_star
 from velostream.sql.scope import Frame, Origin, StarColumn, input_of, origin_of, set_origin
@@ -176,8 +177,8 @@ class _Planner:
         if not isinstance(condition, exp.EQ):
             return None
         for column, driving in (
-            (condition.this.unnest(), condition.expression.unnest()),
-            (condition.expression.unnest(), condition.this.unnest()),
+            (without_parentheses(condition.this), without_parentheses(condition.expression)),
+            (without_parentheses(condition.expression), without_parentheses(condition.this)),
         ):
             origin = origin_of(column) if isinstance(column, exp.Column) else None
             mine = origin is not None and not origin.fields and origin.source.lower() == joined.alias.lower()
@@ -271,7 +272,7 @@ def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
     """The AND-ed parts of a condition, out of their parentheses, left to right."""
     if condition is None:
         return []
-    bare = condition.unnest()
+    bare = without_parentheses(condition)
     if isinstance(bare, exp.And):
         return conjuncts(bare.this) + conjuncts(bare.expression)
     return [bare]

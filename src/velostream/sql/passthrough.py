@@ -11,6 +11,7 @@ from velostream.model.schema import Schema
 from velostream.sql.aggregates import bare_item
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.naming import identifier, output_name
+from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import AggregateFunction, Input, Item, Order, PassthroughPlan, Relation, RelationKind
 from velostream.sql.resolve import expand_star
 from velostream.sql.scope import Frame, origin_of
@@ -93,7 +94,7 @@ class _Reader:
         if distinct and len(argument.expressions) != 1:
             raise _NotPlain
         inner: exp.Expr = argument.expressions[0] if distinct else argument
-        column = self._column(inner.unnest())
+        column = self._column(without_parentheses(inner))
         type_ = self.schema.column(column).type
         numeric = pa.types.is_integer(type_) or pa.types.is_decimal(type_)
         if function in (AggregateFunction.SUM, AggregateFunction.AVG) and not (numeric or pa.types.is_floating(type_)):
@@ -125,7 +126,7 @@ class _Reader:
         for part in order.expressions if order is not None else ():
             if not isinstance(part, exp.Ordered) or part.args.get("with_fill"):
                 raise _NotPlain
-            column = self._ordered_column(part.this.unnest(), items)
+            column = self._ordered_column(without_parentheses(part.this), items)
             if not _is_ordered(self.schema.column(column).type):
                 raise _NotPlain
             descending = bool(part.args.get("desc"))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from velostream.sql.parentheses import without_parentheses
+
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Add: "+",
     exp.Sub: "-",
@@ -72,7 +74,7 @@ def _unquoted(node: exp.Expr) -> exp.Expr:
 
 
 def _not(node: exp.Expr) -> str:
-    inner = node.this.unnest()
+    inner = without_parentheses(node.this)
     if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
         return f"({spark_text(inner.this)} IS NOT NULL)"
     return f"(NOT {spark_text(inner)})"

@@ -73,6 +73,12 @@ def shop() -> Shop:
     return Shop()
 
 
+@pytest.fixture(scope="session")
+def make_shop() -> type[Shop]:
+    """For tests that need many catalogs."""
+    return Shop
+
+
 def query_of(text: str) -> tuple[Query, tuple[OptionValue, ...], bool]:
     """The query of a statement, its options, and whether it is continuous."""
     statement = parse_statement(text)

@@ -93,7 +93,8 @@ def test_the_feed_goes_through_lookups(aggregate):
     assert found.feed.stages is not None
     assert [lookup.input for lookup in found.feed.stages.lookups] == ["in_1", "in_2"]
     assert found.feed.stages.sql == (
-        "SELECT stage.`l1_title` AS c0, stage.`amount` AS c1, stage.`l0_price` AS c2 FROM stage WHERE stage.`l0_price` > 1"
+        "SELECT stage.`l1_title` AS c0, stage.`amount` AS c1, stage.`l0_price` AS c2 FROM stage "
+        "WHERE stage.`l0_price` > 1"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from velostream.sql.parentheses import without_parentheses
 from velostream.sql.rules.conditions import keeps_only_true, member_value, truth_of_some
 
 
@@ -16,7 +17,7 @@ def rewrite_in_as_value(tree: exp.Expr) -> exp.Expr:
     for node in reversed(list(tree.find_all(exp.In))):
         query = node.args.get("query")
         value = node.this
-        if not isinstance(query, exp.Query) or isinstance(value.unnest(), exp.Tuple):
+        if not isinstance(query, exp.Query) or isinstance(without_parentheses(value), exp.Tuple):
             continue
         negated = node.parent if isinstance(node.parent, exp.Not) else None
         if keeps_only_true(negated or node):
