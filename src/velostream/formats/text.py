@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
+import re
+from dataclasses import replace
 
 from velostream.errors import OptionError
 from velostream.formats.base import Reject, Rejected
@@ -42,18 +43,36 @@ def valid_utf_8(data: bytes | memoryview) -> bool:
 def as_utf_8(data: bytes, encoding: str, reject: Reject) -> tuple[bytes, Reject]:
     """The data in UTF-8, and a way to reject with places in the data as it was.
 
-    Bytes that mean nothing in `encoding` are replaced, line by line only where there are some.
+    Lines with bytes that mean nothing in `encoding` are rejected and left blank.
     """
-    text = data.decode(encoding, "replace")
-    converted = text.encode()
-    if len(converted) == len(data):
-        return converted, reject
-    return converted, _in_original(converted, encoding, reject)
+    try:
+        converted = data.decode(encoding).encode()
+    except UnicodeDecodeError:
+        converted = _convert_lines(data, encoding, reject)
 
-
-def _in_original(converted: bytes, encoding: str, reject: Reject) -> Callable[[Rejected], None]:
     def rejecting(rejected: Rejected) -> None:
-        before = converted[: rejected.place].decode().encode(encoding, "replace")
-        reject(Rejected(len(before), rejected.raw, rejected.reason))
+        # Records begin with lines, and lines stay where they are.
+        line = converted.count(b"\n", 0, rejected.place)
+        reject(replace(rejected, place=_line_start(data, line)))
 
-    return rejecting
+    return converted, rejecting
+
+
+def _convert_lines(data: bytes, encoding: str, reject: Reject) -> bytes:
+    converted: list[bytes] = []
+    place = 0
+    for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
+        try:
+            converted.append(line.decode(encoding).encode())
+        except UnicodeDecodeError as error:
+            reject(Rejected(place, line.rstrip(b"\r\n"), f"not valid {encoding}: {error.reason}"))
+            converted.append(b"\n")
+        place += len(line)
+    return b"".join(converted)
+
+
+def _line_start(data: bytes, line: int) -> int:
+    start = 0
+    for _ in range(line):
+        start = data.find(b"\n", start) + 1
+    return start

@@ -12,7 +12,7 @@ _FILE_SCHEME = re.compile(r"file:(?://(?:localhost(?=/))?)?")
 
 
 def split_parameters(uri: str) -> tuple[str, dict[str, str]]:
-    """The bare address and its parameters, names in lower case; a `?` without `name=` behind it is part of the address."""
+    """The bare address and its parameters, names in lower case. A `?` without `name=` behind it is a wildcard."""
     start = _PARAMETERS.search(uri)
     if start is None:
         return uri, {}

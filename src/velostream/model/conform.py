@@ -20,6 +20,7 @@ from velostream.model.types import render_type
 Reject = Callable[[int, str], None]
 """Called with the index of a row that doesn't fit and the reason."""
 
+
 @dataclass(frozen=True, slots=True)
 class TimeRules:
     """How texts are read as points in time: ISO-8601 or a strptime `pattern`, local to `timezone` without a zone."""
@@ -35,7 +36,12 @@ _EXCESS_FRACTION = r"(\.\d{6})\d+"
 
 
 def conform(
-    rows: pa.Table, schema: Schema, reject: Reject, *, times: TimeRules = ISO_IN_UTC, exempt: pa.ChunkedArray | None = None
+    rows: pa.Table,
+    schema: Schema,
+    reject: Reject,
+    *,
+    times: TimeRules = ISO_IN_UTC,
+    exempt: pa.ChunkedArray | None = None,
 ) -> pa.Table:
     """The rows with exactly the columns of `schema`; a column that isn't there is NULL, further ones are left out.
 
@@ -125,7 +131,9 @@ def _fitted(values: pa.ChunkedArray, column: Column, unfit: dict[int, str], time
     return pa.chunked_array(pieces, type=column.type)
 
 
-def _cast_piece(values: pa.Array, column: Column, start: int, unfit: dict[int, str], times: TimeRules) -> list[pa.Array]:
+def _cast_piece(
+    values: pa.Array, column: Column, start: int, unfit: dict[int, str], times: TimeRules
+) -> list[pa.Array]:
     """Cast what can be cast, halving until the values that can't are alone; those become NULL and unfit."""
     try:
         return [cast_column(values, column.type, times=times)]

@@ -146,15 +146,13 @@ def test_json_is_lines_or_a_document_by_its_beginning(head, made):
     assert make_format("json", FormatSettings(), head=head).name == made
 
 
-def test_rejected_csv_records_of_another_encoding_keep_their_place():
+def test_rejected_records_of_another_encoding_keep_their_place():
     bad = []
-    settings_ = FormatSettings(encoding="latin-1")
-    data = "é,1\nü,x\n".encode("latin-1")
-    rows = CsvFormat(settings_).decode(
-        data, Preamble(0, ("s", "n")), Schema.of(("s", "STRING"), ("n", "BIGINT")), bad.append
-    )
-    assert rows.to_pylist() == [{"s": "é", "n": 1}]
-    assert [record.place for record in bad] == [4]
+    schema = Schema.of(("s", "STRING"), ("n", "BIGINT"))
+    data = "é,1\nü,x\n".encode("cp1252") + b"\x81,2\nz,3\n"
+    rows = CsvFormat(FormatSettings(encoding="cp1252")).decode(data, Preamble(0, schema.names), schema, bad.append)
+    assert rows.to_pylist() == [{"s": "é", "n": 1}, {"s": "z", "n": 3}]
+    assert sorted((record.place, record.raw) for record in bad) == [(4, "ü,x".encode()), (8, b"\x81,2")]
 
 
 def test_nothing_in_nothing_out():
