@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +32,7 @@ from velostream.model.spool import Spool
 from velostream.sql.parse import parse_script, parse_statement
 from velostream.sql.render import render
 from velostream.sql.statements import Create, Insert, Statement
-from velostream.tables.memory.sequence import CommitSequence, Part
+from velostream.tables.memory.sequence import Commit, CommitSequence, Part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,11 +91,17 @@ class Connection:
         self._feeds: dict[str, MemoryFeed] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._changed_at: dict[str, datetime] = {}
+        sequence.listen(self._note_commit)
         self._definitions.resume()
         self._resuming: threading.Thread | None = None
         if any(entry.is_query for entry in self._context.catalog):
             self._resuming = threading.Thread(target=self._definitions.resume_queries, name="resume", daemon=True)
             self._resuming.start()
+
+    def _note_commit(self, commit: Commit) -> None:
+        now = datetime.now(UTC)
+        self._changed_at.update(dict.fromkeys(commit.changed, now))
 
     def execute(self, sql: str, params: Parameters = None) -> Result:
         """Execute one statement."""
@@ -164,6 +171,8 @@ class Connection:
             spark_filter=lambda where: arrow_result(
                 self._context.frame(self._context.spark.session(), entry).where(where)
             ),
+            evaluate=self._executor.evaluate_over(entry),
+            last_updated=lambda: self._changed_at.get(entry.id),
         )
 
     def memory(self, name: str) -> MemoryFeed:

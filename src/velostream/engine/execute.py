@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ from velostream.errors import NotExecutableError, NotFoundError, UnsupportedErro
 from velostream.model.change import Epoch, Mode, Write
 from velostream.sql import statements as st
 from velostream.sql.explain import explain_rows, validate_statement
+from velostream.sql.lower import NotLowerable
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
+from velostream.tables.memory.evaluate import CannotCompile
 
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
@@ -93,7 +96,8 @@ class Executor:
             plan, lens = self._plan(query, statement, continuous=False)
         if plan.strategy is Strategy.PASSTHROUGH and plan.passthrough is not None:
             table = self._context.table_of(self._entry(plan.passthrough.table))
-            return Result.of(answer(plan.passthrough, table.snapshot()))
+            with suppress(NotLowerable, CannotCompile):
+                return Result.of(answer(plan.passthrough, table.snapshot()))
         bound = self._launcher.binder.bind_plan(plan, lens)
         if bound.driving is not None:
             return self._push(bound, statement)
@@ -248,9 +252,9 @@ class Executor:
         """Run one of the `dml` functions on the table of that name."""
         target = self._target(name)
         table = self._context.table(target.id)
-        return Result.affected(change(table, statement, parameters, evaluate=self._evaluate_over(target)))
+        return Result.affected(change(table, statement, parameters, evaluate=self.evaluate_over(target)))
 
-    def _evaluate_over(self, target: Entry) -> Evaluate:
+    def evaluate_over(self, target: Entry) -> Evaluate:
         """How DML on a table asks Spark for what the table can't evaluate itself."""
 
         def evaluate(select: exp.Select, snapshot: Snapshot) -> pa.Table:
