@@ -259,6 +259,7 @@ class Launcher:
 
     def _ingest_runner(self, entry: Entry, bound: BoundQuery, consumer: Callable[[], Consumer]) -> IngestRunner:
         spec, schema = bound.driving_source
+        self.context.board(entry).warn(*self.book.open(spec).warnings)
         return IngestRunner(
             self.context,
             entry,
