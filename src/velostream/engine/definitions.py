@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ from velostream.engine.launch import query_options
 from velostream.engine.planning import Lens, definition_of
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
+from velostream.engine.waiting import WaitingRoom, patience_of
 from velostream.errors import (
     AlreadyExistsError,
-    Category,
     InUseError,
     NotFoundError,
     QueryError,
@@ -28,18 +28,15 @@ from velostream.errors import (
     VelostreamError,
     present,
 )
-from velostream.model.duration import parse_duration
 from velostream.model.schema import Schema
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Strategy
 from velostream.sql.render import render
-from velostream.sql.statements import Create, Insert, ObjectKind, OptionValue, QueryAction, SourceRef
+from velostream.sql.statements import Create, Insert, ObjectKind, QueryAction, SourceRef
 
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.launch import Launcher
-
-_LOOK_AGAIN_SECONDS = 0.1
 
 
 class Definitions:
@@ -49,9 +46,7 @@ class Definitions:
         self._context = context
         self._launcher = launcher
         self._lock = threading.RLock()
-        self._waiting: dict[str, Callable[[], bool]] = {}
-        """Entries that wait for a source: how to look again, true when there is nothing left to wait for."""
-        self._waiter: threading.Thread | None = None
+        self._waiting = WaitingRoom(context.closing, self._lock)
 
     def create(self, statement: Create) -> str:
         """Create a table or stream; gives what was done, for the result."""
@@ -74,7 +69,11 @@ class Definitions:
 
     def _create_declared(self, statement: Create, kind: EntryKind, existing: Entry | None) -> str:
         name = statement.name.text
-        place: dict[str, Any] = {"line": statement.name.place.line, "column": statement.name.place.column, "text": statement.text}
+        place: dict[str, Any] = {
+            "line": statement.name.place.line,
+            "column": statement.name.place.column,
+            "text": statement.text,
+        }
         if kind is EntryKind.TABLE:
             if statement.columns is None:
                 raise ValidationError(
@@ -102,11 +101,10 @@ class Definitions:
 
     def _create_query(self, statement: Create, kind: EntryKind, existing: Entry | None) -> str:
         entry = Entry.new(statement.name.text, kind=kind, sql=canonical(statement))
-        options = statement.options
         try:
             bound = self._bind(statement, entry)
         except (NoSchemaYetError, SourceError) as trouble:
-            patience = _patience(trouble, options, statement)
+            patience = patience_of(statement, trouble)
             if patience is None:
                 raise
             if existing is not None:
@@ -205,17 +203,7 @@ class Definitions:
 
         reason = f'"{trouble.name}" has no rows yet' if isinstance(trouble, NoSchemaYetError) else str(trouble)
         board.become(State.WAITING, reason.splitlines()[0])
-        self._waiting[entry.id] = look_again
-        if self._waiter is None:
-            self._waiter = threading.Thread(target=self._look_after_waiting, name="waiting", daemon=True)
-            self._waiter.start()
-
-    def _look_after_waiting(self) -> None:
-        while not self._context.closing.wait(_LOOK_AGAIN_SECONDS):
-            for entry_id, look_again in list(self._waiting.items()):
-                with self._lock:
-                    if look_again():
-                        self._waiting.pop(entry_id, None)
+        self._waiting.add(entry.id, look_again)
 
     def resume(self) -> None:
         """Bring everything in the catalog back to what it is wished to be, inputs before readers."""
@@ -318,7 +306,7 @@ class Definitions:
             return f'query "{entry.name}" is {self._context.board(entry).state}'
 
     def _halt(self, entry: Entry) -> None:
-        self._waiting.pop(entry.id, None)
+        self._waiting.remove(entry.id)
         self._launcher.stop(entry)
         groups = self._context.catalog.hidden(EntryKind.GROUPS, entry.id)
         if groups is not None:
@@ -397,21 +385,6 @@ def _with_key_option(schema: Schema, key: str | None) -> Schema:
     return schema.with_key(part.strip() for part in key.split(","))
 
 
-def _patience(trouble: Exception, options: tuple[OptionValue, ...], statement: Create) -> float | None:
-    """How long to wait for a source that isn't there; None when waiting wasn't asked for or can't help."""
-    if isinstance(trouble, NoSchemaYetError):
-        return float("inf")
-    if not isinstance(trouble, SourceError) or trouble.category is not Category.MISSING or statement.query is None:
-        return None
-    given = [*options, *(option for source in statement.query.sources for option in source.options)]
-    waits = [
-        parse_duration(option.value).total_seconds()
-        for option in given
-        if option.name.endswith(".wait.timeout") and option.name != "table.wait.timeout"
-    ]
-    return max(waits, default=0) or None
-
-
 def _declared(declared: Schema, found: Schema, name: str) -> Schema:
     """Columns declared before AS: names and types must fit what the SELECT gives."""
     if len(declared.columns) != len(found.columns):
@@ -422,7 +395,8 @@ def _declared(declared: Schema, found: Schema, name: str) -> Schema:
     for want, have in zip(declared.columns, found.columns, strict=True):
         if want.name.lower() != have.name.lower() or not _fits(have.type, want.type):
             raise ValidationError(
-                f'table "{name}" declares "{want.name}" {want.sql_type} and its SELECT gives "{have.name}" {have.sql_type}',
+                f'table "{name}" declares "{want.name}" {want.sql_type}, '
+                f'its SELECT gives "{have.name}" {have.sql_type}',
                 hint=f"CAST({have.name} AS {want.sql_type}) AS {want.name}",
             )
     return declared if declared.key else declared.with_key(found.key)
