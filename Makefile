@@ -31,6 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "==> no Java 17 or newer here: installing one into $(VENV)"; \
 		$(BIN)/python -m pip install --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt --editable '.[jdk]'; \
 	fi
+	@echo "==> preparing Spark for fast starts (half a minute, once per machine)"
+	@$(BIN)/velostream doctor --fix
 	@touch $@
 
 test: lint ## what CI runs: lint, types, layers, and all tests
@@ -40,7 +42,7 @@ lint: setup ## ruff, mypy --strict and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 demo: setup ## a trading desk on live tables, in under a minute
 	$(BIN)/velostream demo

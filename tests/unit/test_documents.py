@@ -15,8 +15,8 @@ DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/life-of-a-
 def test_named_files_exist(document):
     text = (ROOT / document).read_text().partition("<!-- modules -->")[0]
     named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", text))
-    places = (ROOT, ROOT / "src" / "velostream")
-    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
+    files = {str(path.relative_to(ROOT)) for path in (*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"))}
+    assert [name for name in sorted(named) if not any(f"/{file}".endswith(f"/{name}") for file in files)] == []
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "docs/errors.md"])
