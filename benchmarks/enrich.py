@@ -1,7 +1,7 @@
 """`enrich`: a CSV stream of trades joined to a table of users, from the file to the result on the driver.
 
-Contenders: a view of ours (`watch.mode = 'append'`, the live table through the lookup stage, rows committed to a table),
-and plain PySpark structured streaming with a static broadcast, collecting each batch with toArrow.
+Contenders: a view of ours (`watch.mode = 'append'`, the live table through the lookup stage, rows committed to a
+table), and plain PySpark structured streaming with a static broadcast, collecting each batch with toArrow.
 """
 
 from __future__ import annotations

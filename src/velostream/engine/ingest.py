@@ -1,8 +1,8 @@
 """One shared ingest per source: reads and decodes each range once, for every statement that follows it.
 
-The ingest is a loop of ours over Spark batch jobs, not a Spark streaming query: the position of each statement is stored
-in the same log record as its rows, so there is no checkpoint that could disagree with a table, statements may join at
-any time and catch up, and a range is read once for all that stand at the same position.
+The ingest is a loop of ours over Spark batch jobs, not a Spark streaming query: the position of each statement is
+stored in the same log record as its rows, so there is no checkpoint that could disagree with a table, statements may
+join at any time and catch up, and a range is read once for all that stand at the same position.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Ingest:
         self.schema = schema
         self._consumers: list[Consumer] = []
         self._lock = threading.RLock()
-        """Held for a cycle: source calls come from one thread at a time; attach and detach wait for the batch in hand."""
+        """Held for a cycle: source calls come from one thread at a time; attach and detach wait for the batch."""
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
