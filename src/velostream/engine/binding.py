@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from velostream.engine.planning import Lens
 from velostream.engine.relations import quoted, run_sql, schema_of
-from velostream.errors import present
+from velostream.errors import ValidationError, present
 from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.sourcing import SourceBook
-    from velostream.sql.statements import OptionValue, Query
+    from velostream.sql.statements import Insert, OptionValue, Query
+    from velostream.tables.memory.table import MemoryTable
 
 GROUPS = "groups"
 FEED = "feed"
@@ -71,6 +72,17 @@ class BoundQuery:
         """The same query with its result columns under other names, by position."""
         columns = tuple(replace(column, name=name) for column, name in zip(self.schema.columns, names, strict=True))
         return replace(self, schema=Schema(columns), names=tuple(names))
+
+    def inserted_into(self, table: MemoryTable, statement: Insert) -> BoundQuery:
+        """The query with its columns under the target's names: by position, as INSERT means them."""
+        names = [table.schema.column(name).name for name in statement.columns] or list(table.schema.names)
+        if len(names) != len(self.schema.names):
+            raise ValidationError(
+                f'INSERT gives {len(self.schema.names)} columns and table "{table.name}" takes {len(names)}',
+                detail=f"given: {', '.join(self.schema.names)}; taken: {', '.join(names)}",
+                text=statement.text,
+            )
+        return self.renamed(names)
 
     @property
     def driving_source(self) -> tuple[SourceSpec, Schema]:

@@ -263,6 +263,8 @@ class Definitions:
         )
         if target is None:
             raise NotFoundError.of("table", entry.name)
+        if isinstance(target, Entry):
+            bound = bound.inserted_into(self._context.table_of(target), statement)
         self._launcher.launch_insert(entry, bound, statement.options, target)
 
     def drop(self, name: str, *, what: ObjectKind, if_exists: bool, cascade: bool) -> str:

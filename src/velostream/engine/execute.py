@@ -168,7 +168,7 @@ class Executor:
             ) from None
         target = statement.target if isinstance(statement.target, st.SourceRef) else self._target(statement.target)
         if isinstance(target, Entry):
-            bound = _shaped_for(bound, self._context.table_of(target), statement)
+            bound = bound.inserted_into(self._context.table_of(target), statement)
         if bound.driving is not None:
             if bound.plan.strategy is not Strategy.MAP:
                 raise NotExecutableError(
@@ -288,18 +288,6 @@ def _limited(batches: Iterator[pa.Table], limit: int | None) -> Iterator[tuple[A
                 if remaining == 0:
                     batches.close()  # type: ignore[attr-defined]
                     return
-
-
-def _shaped_for(bound: BoundQuery, table: MemoryTable, statement: st.Insert) -> BoundQuery:
-    """The query with its columns under the target's names: by position, as INSERT means them."""
-    names = [table.schema.column(name).name for name in statement.columns] or list(table.schema.names)
-    if len(names) != len(bound.schema.names):
-        raise ValidationError(
-            f'INSERT gives {len(bound.schema.names)} columns and table "{table.name}" takes {len(names)}',
-            detail=f"given: {', '.join(bound.schema.names)}; taken: {', '.join(names)}",
-            text=statement.text,
-        )
-    return bound.renamed(names)
 
 
 def _done(text: str) -> Result:
