@@ -51,8 +51,6 @@ class Executor:
         self._launcher = launcher
         self._definitions = definitions
         self._shower = Shower(context)
-        self._own_changes: dict[str, int] = {}
-        """Version of each table after the last DML of this connection, by entry id."""
 
     def execute(self, statement: st.Statement, parameters: Parameters = None) -> Result:
         match statement:
@@ -67,7 +65,7 @@ class Executor:
             case st.Delete() if statement.source is None:
                 return self._change(dml.delete, statement.table, statement, parameters)
             case st.Truncate():
-                return self._change(_truncate, statement.table, statement, parameters)
+                return Result.affected(dml.truncate(self._context.table(self._target(statement.table).id)))
             case st.Drop() if statement.what is not st.ObjectKind.INDEX:
                 done = self._definitions.drop(
                     statement.name.text, what=statement.what, if_exists=statement.if_exists, cascade=statement.cascade
@@ -118,16 +116,21 @@ class Executor:
             entry = self._context.catalog.find(one.target.name) if one.source is None else None
             if entry is not None and entry.is_table:
                 self._context.board(entry).wait_ready(deadline)
-                self._wait_for_own_changes(entry, deadline)
+                self._wait_for_changes(entry, deadline)
 
-    def _wait_for_own_changes(self, entry: Entry, deadline: float) -> None:
-        """What this connection changed by DML is seen by its next SELECT, through views over views too."""
+    def _wait_for_changes(self, entry: Entry, deadline: float) -> None:
+        """What DML has changed is seen by the next SELECT, through views over views too."""
+        changed = {
+            one.id: self._context.table(one.id).version
+            for one in self._context.catalog
+            if one.kind is EntryKind.TABLE and not any(other.writes == one.id for other in self._context.catalog)
+        }
         moved = False
         for upstream in self._context.catalog.upstream(entry):
             runner = self._launcher.runners.get(upstream.id)
             if isinstance(runner, RefreshRunner) and runner.board.state is State.READY:
                 moved = moved or any(
-                    self._own_changes.get(one.id, 0) > runner.reflects.get(one.id, 0) for one in runner.inputs.values()
+                    changed.get(one.id, 0) > runner.reflects.get(one.id, 0) for one in runner.inputs.values()
                 )
                 if moved:
                     runner.drain(deadline)
@@ -197,7 +200,7 @@ class Executor:
         rows = self._pull(bound)
         if isinstance(target, Entry):
             named = rows.rename_columns(list(bound.names)) if bound.names else rows
-            self._own_changes[target.id] = self._context.table(target.id).commit(Write(Mode.APPEND, named))
+            self._context.table(target.id).commit(Write(Mode.APPEND, named))
         else:
             sink = open_sink(target, statement.options, bound.schema)
             sink.write(rows, Epoch(uuid.uuid4().hex, 0))
@@ -269,9 +272,7 @@ class Executor:
         """Run one of the `dml` functions on the table of that name."""
         target = self._target(name)
         table = self._context.table(target.id)
-        count = change(table, statement, parameters, evaluate=self.evaluate_over(target))
-        self._own_changes[target.id] = table.version
-        return Result.affected(count)
+        return Result.affected(change(table, statement, parameters, evaluate=self.evaluate_over(target)))
 
     def evaluate_over(self, target: Entry) -> Evaluate:
         """How DML on a table asks Spark for what the table can't evaluate itself."""
@@ -282,10 +283,6 @@ class Executor:
             return self._pull(bound, {target.id: snapshot})
 
         return evaluate
-
-
-def _truncate(table: MemoryTable, *_: object, **__: object) -> int:
-    return dml.truncate(table)
 
 
 def bind_parameters(query: st.Query, parameters: Parameters) -> st.Query:
