@@ -25,12 +25,12 @@ from velostream.sql.functions import (
     is_time_function,
     unwrapped,
 )
+from velostream.sql.grouping import bare_item, group_expressions, grouping_construct
 from velostream.sql.maps import plan_map, relations_in
 from velostream.sql.naming import alias, identifier, output_name
-from velostream.sql.parentheses import without_parentheses
+from velostream.sql.outputs import expand_star
 from velostream.sql.plan import AggregatePlan, Input
 from velostream.sql.pointing import pointer
-from velostream.sql.resolve import expand_star
 from velostream.sql.scope import Frame, Origin, origin_of, set_origin
 from velostream.sql.shape import nested_queries, queries_in, window_functions
 from velostream.sql.statements import OptionValue
@@ -71,51 +71,6 @@ def plan_aggregate(
         final=None if final is None else final.sql(dialect="spark"),
         final_inputs=tuple(sorted(relations_in(final) & known)) if final is not None else (),
     )
-
-
-def group_expressions(select: exp.Select, frame: Frame | None) -> list[exp.Expr]:
-    """What GROUP BY groups by: expressions, with ordinals and names of select items put in, GROUP BY ALL spelt out.
-
-    Only sources known by `frame` win over a select item of the same name, as in Spark.
-    """
-    group = select.args.get("group")
-    if group is None:
-        return []
-    if group.args.get("all"):
-        return [bare_item(item) for item in select.expressions if not aggregate_calls(item)]
-    parts = [part.expressions if isinstance(part, exp.Tuple) else [part] for part in group.expressions]
-    return [_meant(without_parentheses(expression), select, frame) for part in parts for expression in part]
-
-
-def bare_item(item: exp.Expr) -> exp.Expr:
-    """A select item without its alias and parentheses."""
-    inner: exp.Expr = item.this if isinstance(item, exp.Alias) else item
-    return without_parentheses(inner)
-
-
-def grouping_construct(select: exp.Select) -> str | None:
-    """ROLLUP, CUBE or GROUPING SETS if GROUP BY has one of them."""
-    group = select.args.get("group")
-    if group is None:
-        return None
-    for name, kind in (("ROLLUP", exp.Rollup), ("CUBE", exp.Cube), ("GROUPING SETS", exp.GroupingSets)):
-        if group.find(kind) is not None:
-            return name
-    return None
-
-
-def _meant(expression: exp.Expr, select: exp.Select, frame: Frame | None) -> exp.Expr:
-    if isinstance(expression, exp.Literal) and not expression.is_string and str(expression.this).isdigit():
-        ordinal = int(str(expression.this))
-        if 1 <= ordinal <= len(select.expressions) and not select.expressions[ordinal - 1].is_star:
-            return bare_item(select.expressions[ordinal - 1])
-    if isinstance(expression, exp.Column) and not expression.table and origin_of(expression) is None:
-        name = str(expression.name)
-        from_source = frame is not None and (frame.having(name) or name.lower() in frame.merged)
-        for item in select.expressions:
-            if not from_source and isinstance(item, exp.Alias) and str(item.alias).lower() == name.lower():
-                return bare_item(item)
-    return expression
 
 
 @dataclass(frozen=True)

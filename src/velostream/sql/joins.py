@@ -14,9 +14,9 @@ from velostream.sql.functions import is_nondeterministic
 from velostream.sql.keytypes import expression_type, key_cast
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
+from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import Input, KeyPair, Lookup, Stages
-from velostream.sql.resolve import expand_star
 from velostream.sql.scope import Frame, Origin, StarColumn, input_of, origin_of, set_origin
 from velostream.sql.shape import driving_index, from_items, nested_queries, reads_input
 

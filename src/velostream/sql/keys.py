@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from velostream.errors import ResolveError, SqlError
-from velostream.sql.aggregates import bare_item, group_expressions, grouping_construct
 from velostream.sql.canonical import canonical
 from velostream.sql.functions import is_generator
+from velostream.sql.grouping import bare_item, group_expressions, grouping_construct
 from velostream.sql.naming import output_name
+from velostream.sql.outputs import expand_star
 from velostream.sql.plan import RelationKind
 from velostream.sql.pointing import pointer
-from velostream.sql.resolve import Resolution, expand_star
+from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Columns, Frame, origin_of, scope_of
 from velostream.sql.shape import from_items, is_aggregated, outermost_select, reads_input
 from velostream.sql.statements import OptionValue, Place, Query

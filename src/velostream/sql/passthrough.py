@@ -8,12 +8,12 @@ from sqlglot import exp
 from velostream.errors import SqlError
 from velostream.model.expression import Call, ColumnRef, Expression, Literal, conjuncts
 from velostream.model.schema import Schema
-from velostream.sql.aggregates import bare_item
+from velostream.sql.grouping import bare_item
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.naming import identifier, output_name
+from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import AggregateFunction, Input, Item, Order, PassthroughPlan, Relation, RelationKind
-from velostream.sql.resolve import expand_star
 from velostream.sql.scope import Frame, origin_of
 from velostream.sql.shape import nested_queries, reads_input
 

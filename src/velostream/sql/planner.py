@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from velostream.errors import NotExecutableError, OptionError, SqlError, ValidationError
+from velostream.errors import OptionError, SqlError, ValidationError
 from velostream.sql.aggregates import plan_aggregate
 from velostream.sql.determinism import check_clock, check_repeatable
 from velostream.sql.keys import check_key, declared_key, key_of_result
 from velostream.sql.maps import name_items, plan_map
 from velostream.sql.naming import named
+from velostream.sql.option_names import covers
 from velostream.sql.passthrough import plan_passthrough
 from velostream.sql.plan import (
     AggregatePlan,
@@ -24,7 +25,8 @@ from velostream.sql.plan import (
     Strategy,
 )
 from velostream.sql.pointing import pointer
-from velostream.sql.resolve import Resolution, covers, resolve_query
+from velostream.sql.refused import refused_forms
+from velostream.sql.resolve import Resolution, resolve_query
 from velostream.sql.rules import apply_rules
 from velostream.sql.scope import scope_of, streams_in
 from velostream.sql.shape import drive_by_stream, is_aggregated, outermost_select, queries_in
@@ -79,7 +81,7 @@ class _Planner:
         problems = [
             *resolution.problems,
             *self._unknown_options(resolution),
-            *self._unknown_forms(resolution),
+            *refused_forms(self.query, text=self.text),
             *check_key(declared, resolution.outputs, text=self.text),
         ]
         if self.distinct_names:
@@ -182,29 +184,6 @@ class _Planner:
             if covers(known, name) or (first in aliases and covers(known, rest)):
                 continue
             found.append(OptionError.unknown(option.name, known=set(known), **pointer(option.place, self.text)))
-        return found
-
-    def _unknown_forms(self, resolution: Resolution) -> list[SqlError]:
-        """Forms of the language that parse but that no strategy runs."""
-        found: list[SqlError] = []
-        if self.query.window is not None:
-            window = self.query.window
-            found.append(
-                NotExecutableError(
-                    f"WINDOW {window.kind.upper()} can't be executed by this version",
-                    hint=f"group by Spark's own: GROUP BY window({window.time_column or 'ts'}, '{window.size}')",
-                    **pointer(window.place, self.text),
-                )
-            )
-        found += [
-            NotExecutableError(
-                "ASOF JOIN can't be executed by this version",
-                hint="join on equality and keep the latest row with a subquery",
-                **pointer(join, self.text),
-            )
-            for join in resolution.tree.find_all(exp.Join)
-            if str(join.args.get("method") or "").upper() == "ASOF" or join.args.get("match_condition")
-        ]
         return found
 
     def _duplicate_names(self, resolution: Resolution) -> list[SqlError]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from velostream.errors import NotExecutableError, OptionError, ResolveError, SqlError
 from velostream.sql.columns import ColumnResolver
-from velostream.sql.naming import is_named, output_name
+from velostream.sql.from_clause import FromClause, aliased, joins_within, renamed
+from velostream.sql.option_names import covers, merge_options
+from velostream.sql.outputs import labels_of, outputs_of
 from velostream.sql.plan import Catalog, Input, RelationKind
 from velostream.sql.pointing import pointer
-from velostream.sql.scope import Columns, Frame, Source, StarColumn, set_input, set_scope, set_streams, streams_in
+from velostream.sql.scope import Columns, Frame, Source, set_input, set_scope, set_streams, streams_in
 from velostream.sql.statements import OptionValue, Query, SourceRef
 
 
@@ -45,20 +47,6 @@ def resolve_query(query: Query, *, options: tuple[OptionValue, ...], catalog: Ca
     return _Resolver(query, options=options, catalog=catalog, text=text).run()
 
 
-def merge_options(nearer: Sequence[OptionValue], farther: Sequence[OptionValue]) -> tuple[OptionValue, ...]:
-    """Options of a source and of its statement as one; the nearer wins. Sorted, so that equal ones compare equal."""
-    merged = {option.name.lower(): option for option in farther} | {option.name.lower(): option for option in nearer}
-    return tuple(merged[name] for name in sorted(merged))
-
-
-def covers(known: Sequence[str], name: str) -> bool:
-    """Whether a list of option names, `prefix.*` among them, knows a name."""
-    return any(
-        name == candidate.lower() or (candidate.endswith(".*") and name.startswith(candidate[:-1].lower()))
-        for candidate in known
-    )
-
-
 @dataclass(frozen=True)
 class _Named:
     """What a CTE's name stands for."""
@@ -68,52 +56,6 @@ class _Named:
 
 
 _Scope = Mapping[str, _Named]
-
-
-@dataclass
-class _From:
-    """The FROM of one SELECT while it is read, left to right."""
-
-    sources: list[Source] = field(default_factory=list)
-    star: list[StarColumn] | None = field(default_factory=list)
-    merged: dict[str, StarColumn] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, source: Source) -> _From:
-        star = [StarColumn(source.alias, name) for name in source.columns.names] if source.columns.complete else None
-        return cls([source], star)
-
-    def absorb(self, right: _From) -> None:
-        """Put another part of the FROM to the right of this one."""
-        self.sources += right.sources
-        self.merged |= right.merged
-        self.star = None if self.star is None or right.star is None else self.star + right.star
-
-    def hide(self, right: _From) -> None:
-        """Put the right side of a SEMI or ANTI join, which gives no columns."""
-        self.sources += [replace(source, hidden=True) for source in right.sources]
-
-    def merge(self, names: Sequence[str], *, side: str, right: Sequence[Source]) -> None:
-        """JOIN … USING: the named columns come first in `*`, once."""
-        left = self.sources[: len(self.sources) - len(right)]
-        heads: list[StarColumn] = []
-        for name in names:
-            left_column = self.merged.get(name.lower()) or _column_of(left, name)
-            right_column = _column_of(right, name)
-            value = {"RIGHT": right_column, "FULL": StarColumn(None, name)}.get(side, left_column)
-            heads.append(value or StarColumn(None, name))
-            self.merged[name.lower()] = heads[-1]
-        if self.star is not None:
-            lower = {name.lower() for name in names}
-            self.star = heads + [column for column in self.star if column.name.lower() not in lower]
-
-
-def _column_of(sources: Sequence[Source], name: str) -> StarColumn | None:
-    for source in sources:
-        stored = source.columns.find(name)
-        if stored is not None:
-            return StarColumn(source.alias, stored)
-    return None
 
 
 class _Resolver:
@@ -145,12 +87,12 @@ class _Resolver:
             return self._set_operation(node, outer=outer, named=named)
         if isinstance(node, exp.Subquery):
             inner = self._query(node.this, outer=outer, named=named)
-            return _Named(_renamed(inner.columns, node), inner.streams)
+            return _Named(renamed(inner.columns, node), inner.streams)
         if isinstance(node, exp.Table):
             source = self._table(node, named=named)
             return _Named(source.columns, streams_in(node))
         self._nested_queries(node, outer=outer, named=named)
-        return _Named(_renamed(Columns(), node), streams_in(node))
+        return _Named(renamed(Columns(), node), streams_in(node))
 
     def _with(self, node: exp.Expr, *, outer: Frame | None, named: _Scope) -> _Scope:
         clause = node.args.get("with_")
@@ -161,19 +103,19 @@ class _Resolver:
             name = str(cte.alias).lower()
             visible = {**known, name: _Named(Columns(), frozenset())} if clause.args.get("recursive") else known
             found = self._query(cte.this, outer=outer, named=visible)
-            known[name] = _Named(_renamed(found.columns, cte), found.streams)
+            known[name] = _Named(renamed(found.columns, cte), found.streams)
         return known
 
     def _set_operation(self, node: exp.SetOperation, *, outer: Frame | None, named: _Scope) -> _Named:
         left = self._query(node.this, outer=outer, named=named)
         right = self._query(node.expression, outer=outer, named=named)
-        frame = self._frame(_From(), outer=None, outputs=left.columns)
+        frame = self._frame(FromClause(), outer=None, outputs=left.columns)
         for clause in ("order", "sort", "limit", "offset"):
             self._expressions(node.args.get(clause), frame=frame, clause=clause, named=named)
         return _Named(left.columns, left.streams | right.streams)
 
     def _select(self, select: exp.Select, *, outer: Frame | None, named: _Scope) -> _Named:
-        building = _From()
+        building = FromClause()
         from_ = select.args.get("from_")
         if from_ is not None:
             building.absorb(self._relations(from_.this, building, outer=outer, named=named))
@@ -182,11 +124,11 @@ class _Resolver:
         for lateral in select.args.get("laterals") or ():
             building.absorb(self._relations(lateral, building, outer=outer, named=named))
         frame = self._frame(building, outer=outer, outputs=Columns())
-        outputs = _outputs_of(select, frame)
-        frame = replace(frame, outputs=outputs, labels=_labels_of(select))
+        outputs = outputs_of(select, frame)
+        frame = replace(frame, outputs=outputs, labels=labels_of(select))
         self.frames[frame.scope] = frame
         set_scope(select, frame.scope)
-        for join in _joins_within(select):
+        for join in joins_within(select):
             self._expressions(join.args.get("on"), frame=frame, clause="on", named=named)
         for lateral in select.args.get("laterals") or ():
             self._expressions(lateral.this, frame=frame, clause="on", named=named)
@@ -198,71 +140,74 @@ class _Resolver:
                     self._expressions(part, frame=frame, clause=clause, named=named)
         return _Named(outputs, streams_in(select))
 
-    def _frame(self, building: _From, *, outer: Frame | None, outputs: Columns) -> Frame:
+    def _frame(self, building: FromClause, *, outer: Frame | None, outputs: Columns) -> Frame:
         star = None if building.star is None else tuple(building.star)
         frame = Frame(len(self.frames), tuple(building.sources), star, building.merged, outer, outputs)
         self.frames[frame.scope] = frame
         return frame
 
-    def _join(self, join: exp.Join, building: _From, *, outer: Frame | None, named: _Scope) -> None:
+    def _join(self, join: exp.Join, building: FromClause, *, outer: Frame | None, named: _Scope) -> None:
         right = self._relations(join.this, building, outer=outer, named=named)
+        written = [str(part.name) for part in join.args.get("using") or ()]
+        self._check_using(join, written, building.sources, right.sources)
         if str(join.args.get("kind") or "").upper() in ("SEMI", "ANTI"):
             building.hide(right)
             return
         left_names = {name.lower() for source in building.sources for name in source.columns.names}
         building.absorb(right)
-        using = [str(part.name) for part in join.args.get("using") or ()]
+        using = written
         if str(join.args.get("method") or "").upper() == "NATURAL":
             right_names = [name for source in right.sources for name in source.columns.names]
             using = [name for name in right_names if name.lower() in left_names]
         if using:
-            self._check_using(join, using, building, right.sources)
             building.merge(using, side=str(join.args.get("side") or "").upper(), right=right.sources)
 
-    def _check_using(self, join: exp.Join, using: Sequence[str], building: _From, right: Sequence[Source]) -> None:
-        left = building.sources[: len(building.sources) - len(right)]
-        places = {str(part.name): part for part in join.args.get("using") or ()}
-        for name in using:
-            for side in (left, right):
-                known = [column for source in side for column in source.columns.names]
-                complete = all(source.columns.complete for source in side)
-                if complete and name.lower() not in (column.lower() for column in known):
-                    place = pointer(places.get(name, join), self.text)
-                    self.problems.append(ResolveError.unknown("column", name, known=known, **place))
+    def _check_using(
+        self, join: exp.Join, using: Sequence[str], left: Sequence[Source], right: Sequence[Source]
+    ) -> None:
+        places = dict(zip(using, join.args.get("using") or (), strict=True))
+        for name, side in ((name, side) for name in using for side in (left, right)):
+            known = [column for source in side for column in source.columns.names]
+            complete = all(source.columns.complete for source in side)
+            if complete and name.lower() not in (column.lower() for column in known):
+                place = pointer(places[name], self.text)
+                self.problems.append(ResolveError.unknown("column", name, known=known, **place))
 
-    def _relations(self, node: exp.Expr, building: _From, *, outer: Frame | None, named: _Scope) -> _From:
+    def _relations(self, node: exp.Expr, building: FromClause, *, outer: Frame | None, named: _Scope) -> FromClause:
         """The sources that one item of a FROM brings: one, but for joins in parentheses."""
         if isinstance(node, exp.Table):
-            found = _From.of(self._table(node, named=named))
+            found = FromClause.of(self._table(node, named=named))
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
             found = self._relations(node.this, building, outer=outer, named=named)
             if node.alias:
-                found = _From.of(Source(str(node.alias), _aliased(found, node)))
+                found = FromClause.of(Source(str(node.alias), aliased(found, node)))
         elif isinstance(node, exp.Subquery):
             columns = self._query(node, outer=outer, named=named).columns
             pivoted = bool(node.args.get("pivots"))
-            found = _From.of(Source(str(node.alias or ""), Columns() if pivoted else columns))
+            found = FromClause.of(Source(str(node.alias or ""), Columns() if pivoted else columns))
         elif isinstance(node, exp.Lateral):
             frame = self._frame(building, outer=outer, outputs=Columns())
             lateral = self._query(node.this, outer=frame, named=named) if isinstance(node.this, exp.Query) else None
-            found = _From.of(Source(str(node.alias or ""), _renamed(lateral.columns if lateral else Columns(), node)))
+            found = FromClause.of(
+                Source(str(node.alias or ""), renamed(lateral.columns if lateral else Columns(), node))
+            )
         else:
             self._nested_queries(node, outer=outer, named=named)
-            found = _From.of(Source(str(node.alias_or_name or ""), _renamed(Columns(), node)))
+            found = FromClause.of(Source(str(node.alias_or_name or ""), renamed(Columns(), node)))
         for join in () if isinstance(node, exp.Lateral) else node.args.get("joins") or ():
             self._join(join, found, outer=outer, named=named)
         return found
 
     def _table(self, node: exp.Table, *, named: _Scope) -> Source:
         if not isinstance(node.this, exp.Identifier):
-            return Source(str(node.alias or ""), _renamed(Columns(), node))
+            return Source(str(node.alias or ""), renamed(Columns(), node))
         parts = [str(part.name) for part in node.parts]
         written = ".".join(parts)
         alias = str(node.alias or parts[-1])
         if len(parts) == 1 and written.lower() in named:
             found = named[written.lower()]
             set_streams(node, found.streams)
-            columns = Columns() if node.args.get("pivots") else _renamed(found.columns, node)
+            columns = Columns() if node.args.get("pivots") else renamed(found.columns, node)
             return Source(alias, columns)
         if node.args.get("version") or node.args.get("when"):
             self.problems.append(
@@ -280,7 +225,7 @@ class _Resolver:
         set_streams(node, (entry.relation,) if entry.target.kind is RelationKind.STREAM else ())
         schema = entry.target.schema
         columns = Columns() if schema is None or node.args.get("pivots") else Columns(schema.names, complete=True)
-        return Source(alias, _renamed(columns, node), entry.relation)
+        return Source(alias, renamed(columns, node), entry.relation)
 
     def _input(self, node: exp.Table, written: str) -> Input | None:
         reference = self.references.get(written.lower())
@@ -373,79 +318,3 @@ def _rename(node: exp.Table, relation: str, used: str) -> None:
     node.set("this", exp.Identifier(this=relation, quoted=False))
     node.set("db", None)
     node.set("catalog", None)
-
-
-def _renamed(columns: Columns, node: exp.Expr) -> Columns:
-    """The columns under the names of an alias with a column list, `AS q(a, b)`."""
-    alias = node.args.get("alias")
-    listed = alias.args.get("columns") if isinstance(alias, exp.TableAlias) else None
-    if not listed:
-        return columns
-    return Columns(tuple(str(part.name) for part in listed), complete=True)
-
-
-def _aliased(inner: _From, node: exp.Expr) -> Columns:
-    """The columns of a join in parentheses that has an alias of its own."""
-    if inner.star is None or node.args.get("pivots"):
-        return _renamed(Columns(), node)
-    return _renamed(Columns(tuple(column.name for column in inner.star), complete=True), node)
-
-
-def _joins_within(select: exp.Select) -> list[exp.Join]:
-    """The joins of a FROM, those in parentheses or nested without them included, but not those of subqueries."""
-    found: list[exp.Join] = []
-    pending: list[exp.Expr] = [*(select.args.get("joins") or ())]
-    if select.args.get("from_") is not None:
-        pending.append(select.args["from_"].this)
-    while pending:
-        node = pending.pop(0)
-        if isinstance(node, exp.Join):
-            found.append(node)
-            pending.append(node.this)
-        elif isinstance(node, exp.Table) or (isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table)):
-            pending += node.args.get("joins") or []
-            if isinstance(node, exp.Subquery):
-                pending.append(node.this)
-    return found
-
-
-def _outputs_of(select: exp.Select, frame: Frame) -> Columns:
-    names: list[str] = []
-    complete = True
-    for item in select.expressions:
-        if isinstance(item, exp.Aliases):
-            names += [str(part.name) for part in item.expressions]
-        elif item.is_star:
-            expanded = expand_star(item, frame)
-            complete = complete and expanded is not None
-            names += [column.name for column in expanded or ()]
-        else:
-            names.append(output_name(item))
-            complete = complete and is_named(item)
-    return Columns(tuple(names), complete=complete)
-
-
-def _labels_of(select: exp.Select) -> frozenset[str]:
-    labels = {str(item.alias).lower() for item in select.expressions if isinstance(item, exp.Alias)}
-    for item in select.expressions:
-        if isinstance(item, exp.Aliases):
-            labels |= {str(part.name).lower() for part in item.expressions}
-    return frozenset(labels)
-
-
-def expand_star(item: exp.Expr, frame: Frame) -> tuple[StarColumn, ...] | None:
-    """What `*`, `t.*` or `* EXCEPT (…)` stands for; None when only Spark can tell."""
-    star = item.this if isinstance(item, exp.Column) else item
-    if not isinstance(star, exp.Star) or star.args.get("replace") or star.args.get("rename"):
-        return None
-    if isinstance(item, exp.Column):
-        source = frame.source(str(item.table))
-        if source is None or not source.columns.complete or item.args.get("db"):
-            return None
-        columns: tuple[StarColumn, ...] = tuple(StarColumn(source.alias, name) for name in source.columns.names)
-    elif frame.star is None:
-        return None
-    else:
-        columns = frame.star
-    dropped = {str(part.name).lower() for part in star.args.get("except_") or ()}
-    return tuple(column for column in columns if column.name.lower() not in dropped)

@@ -76,12 +76,16 @@ def test_what_a_stream_cant_do_is_refused_with_what_to_write(view, text, constru
     assert problem.column > 1
 
 
-def test_window_forms_and_asof_are_refused_by_name(view):
+def test_forms_that_are_not_run_yet_are_refused_by_name(view):
     with pytest.raises(NotExecutableError, match="WINDOW TUMBLING") as caught:
         view("SELECT sku, count(*) AS n FROM orders GROUP BY sku WINDOW TUMBLING(ts, 5m)")
     assert "window(ts, '5m')" in (caught.value.hint or "")
     with pytest.raises(NotExecutableError, match="ASOF JOIN"):
         view("SELECT o.id FROM orders o ASOF JOIN prices p MATCH_CONDITION (o.ts >= p.price) ON o.sku = p.sku")
+    with pytest.raises(NotExecutableError, match="WITHIN"):
+        view("SELECT o.id FROM orders o JOIN prices p WITHIN 5m ON o.sku = p.sku")
+    with pytest.raises(NotExecutableError, match=r'the wildcard path "addr\.\*\.city"'):
+        view("SELECT addr.*.city AS cities FROM orders")
 
 
 def test_a_pull_over_a_stream_ends_at_its_limit(plan):

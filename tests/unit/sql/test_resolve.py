@@ -56,6 +56,7 @@ def test_tables_are_found_everywhere(view):
         ("SELECT a FROM bag ORDER BY c", 'column "c" does not exist', 28, None),
         ("SELECT a AS x FROM bag WHERE x = 1", 'column "x" does not exist', 30, None),
         ("SELECT price FROM prices JOIN stock USING (shop)", 'column "shop" does not exist', 44, None),
+        ("SELECT a FROM bag LEFT SEMI JOIN stock USING (a)", 'column "a" does not exist', 47, None),
     ],
 )
 def test_an_unknown_name_is_an_error_with_place_and_near_names(view, text, message, column, near):

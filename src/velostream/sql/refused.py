@@ -1,0 +1,36 @@
+"""Forms of the language that parse but that no strategy runs yet."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from velostream.errors import NotExecutableError, SqlError
+from velostream.sql.functions import function_name
+from velostream.sql.grammar import WITHIN
+from velostream.sql.paths import WILDCARD_PATH
+from velostream.sql.pointing import pointer
+from velostream.sql.statements import Place, Query
+
+
+def refused_forms(query: Query, *, text: str) -> list[SqlError]:
+    """A problem per form that would be lost or misread on the way to Spark, each with what to write instead."""
+    found: list[SqlError] = []
+
+    def refuse(form: str, at: exp.Expr | Place, *, hint: str) -> None:
+        message = f"{form} can't be executed by this version"
+        found.append(NotExecutableError(message, hint=hint, **pointer(at, text)))
+
+    if query.window is not None:
+        time = query.window.time_column or "ts"
+        hint = f"group by Spark's own: GROUP BY window({time}, '{query.window.size}')"
+        refuse(f"WINDOW {query.window.kind.upper()}", query.window.place, hint=hint)
+    for join in query.tree.find_all(exp.Join):
+        if str(join.args.get("method") or "").upper() == "ASOF" or join.args.get("match_condition"):
+            refuse("ASOF JOIN", join, hint="join on equality and keep the latest row with a subquery")
+        if join.args.get(WITHIN):
+            refuse("JOIN … WITHIN", join, hint="make one stream a table: CREATE TABLE t AS SELECT …; then join t")
+    for call in query.tree.find_all(exp.Anonymous):
+        if function_name(call) == WILDCARD_PATH:
+            path = call.expressions[0].name
+            refuse(f'the wildcard path "{path}"', call, hint="name the fields, or explode the array in a LATERAL VIEW")
+    return found
