@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parent.parent / "src"
+TESTS = Path(__file__).parent
+SOURCES = TESTS.parent / "src"
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +22,13 @@ def spark_kept() -> Iterator[None]:
 
     with spark_kept_running():
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark_kept_between_modules(request: pytest.FixtureRequest) -> None:
+    """Modules that work with Spark in this process find it running."""
+    if request.path.parent in (TESTS / "engine", TESTS / "views"):
+        request.getfixturevalue("spark_kept")
 
 
 @pytest.fixture
