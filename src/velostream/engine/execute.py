@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from velostream.engine.dml import Evaluate
     from velostream.engine.launch import Launcher
     from velostream.tables.base import Snapshot
-    from velostream.tables.memory.table import MemoryTable
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
