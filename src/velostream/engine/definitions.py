@@ -13,7 +13,13 @@ import pyarrow as pa
 
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind, Wish
-from velostream.engine.launch import query_options
+from velostream.engine.options import (
+    STREAM_OPTIONS,
+    TABLE_OPTIONS,
+    query_options,
+    refuse_unknown,
+    store_options,
+)
 from velostream.engine.planning import Lens, definition_of
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
@@ -81,6 +87,7 @@ class Definitions:
                     hint="CREATE TABLE t (id BIGINT PRIMARY KEY, …) or CREATE TABLE t AS SELECT …",
                     **place,
                 )
+            refuse_unknown(statement.options, TABLE_OPTIONS, text=statement.text)
             schema = _with_key_option(statement.columns, query_options(statement.options).text("key"))
             entry = Entry.new(name, kind=kind, sql=canonical(statement), schema=schema)
         else:
@@ -89,12 +96,14 @@ class Definitions:
                     f'stream "{name}" has neither a source nor a query', hint="WITH ('source' = 'memory://…')", **place
                 )
             entry = Entry.new(name, kind=kind, sql=canonical(statement), schema=statement.columns)
-            lens = Lens(self._context, self._launcher.book)
-            self._launcher.book.open(lens.stream_spec(entry))
+            book = self._launcher.book
+            source = book.open(Lens(self._context, book).stream_spec(entry))
+            refuse_unknown(statement.options, (*STREAM_OPTIONS, *book.options(source.kind)), text=statement.text)
         if existing is not None:
             self._remove([existing])
         if kind is EntryKind.TABLE and entry.schema is not None:
-            self._context.sequence.create_table(entry.id, name=name, schema=entry.schema)
+            options = store_options(statement.options)
+            self._context.sequence.create_table(entry.id, name=name, schema=entry.schema, options=options)
         self._context.catalog.add(entry)
         self._context.board(entry).become(State.READY)
         return f'{kind} "{name}" created'
@@ -157,7 +166,8 @@ class Definitions:
         """Give the entry its columns and its runner. A new entry that can't be started leaves nothing behind."""
         entry = replace(entry, schema=bound.schema, sources=_found(bound))
         if entry.kind is EntryKind.VIEW:
-            self._context.sequence.create_table(entry.id, name=entry.name, schema=bound.schema)
+            options = store_options(statement.options)
+            self._context.sequence.create_table(entry.id, name=entry.name, schema=bound.schema, options=options)
         if new:
             self._context.catalog.add(entry)
         else:

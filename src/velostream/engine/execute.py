@@ -15,8 +15,9 @@ from sqlglot import exp
 from velostream.engine import dml
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind
-from velostream.engine.launch import gate_policy, query_options
+from velostream.engine.launch import gate_policy
 from velostream.engine.maintain.refresh import RefreshRunner
+from velostream.engine.options import query_options
 from velostream.engine.passthrough import answer
 from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, run_sql

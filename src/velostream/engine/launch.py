@@ -29,7 +29,7 @@ from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, 
 from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
 from velostream.engine.maintain.refresh import MaintenanceLoop, RefreshRunner
-from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS
+from velostream.engine.options import query_options
 from velostream.engine.sourcing import SourceBook, memory_name, open_sink
 from velostream.errors import present
 from velostream.model.options import Options
@@ -300,13 +300,6 @@ class _QueueConsumer(TransformingConsumer):
             with suppress(queue.Full):
                 self.arrived.put(rows, timeout=0.2)
                 return
-
-
-def query_options(options: tuple[OptionValue, ...]) -> Options:
-    """Those of a statement's options that the engine itself reads, checked."""
-    known = (*TABLE_OPTIONS, *QUERY_OPTIONS)
-    values = {o.name: o.value for o in options if any(option.covers(o.name) for option in known)}
-    return Options(values, known)
 
 
 def gate_policy(options: Options) -> GatePolicy:

@@ -64,7 +64,7 @@ class Lens:
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
         if reference is None:
             return [option.name for option in (*TABLE_OPTIONS, *QUERY_OPTIONS)]
-        return self._book.option_names(reference.kind)
+        return [option.name for option in self._book.options(reference.kind)]
 
     def stream_spec(self, entry: Entry) -> SourceSpec:
         """The source behind a stream of the catalog, declared or derived."""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from velostream import plugins
 from velostream.errors import NotFoundError
-from velostream.model.options import expand_environment
+from velostream.model.options import Option, expand_environment
 from velostream.model.schema import Schema
 from velostream.plugins import Group
 from velostream.sinks.base import SinkSpec
@@ -34,9 +34,9 @@ class SourceBook:
         self._sources: dict[str, Source] = {}
         self._lock = threading.Lock()
 
-    def option_names(self, kind: str) -> list[str]:
+    def options(self, kind: str) -> list[Option]:
         """The options a statement may give to a source of that kind."""
-        return [option.name for option in _source_class(kind).options if option.name not in _INTERNAL]
+        return [option for option in _source_class(kind).options if option.name not in _INTERNAL]
 
     def spec(
         self, reference: SourceRef, options: Iterable[OptionValue], *, columns: Schema | None = None

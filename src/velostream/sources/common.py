@@ -21,13 +21,6 @@ COMMON_OPTIONS = (
         "dead_letter",
         ("dead_letter", "fail", "skip"),
     ),
-    Option(
-        "schema.evolution",
-        "what becomes of fields that first appear later",
-        OptionType.CHOICE,
-        "add",
-        ("add", "fail", "ignore"),
-    ),
     Option("max.rows.per.trigger", "most rows read in one step", OptionType.INTEGER),
     Option("record.schema", "columns of the records, as in CREATE TABLE"),
     Option("timezone", "zone of timestamps that carry none", OptionType.TEXT, "UTC"),
