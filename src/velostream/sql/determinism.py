@@ -35,7 +35,7 @@ def check_clock(tree: exp.Expr, *, options: Iterable[OptionValue], text: str) ->
         return []
     return [
         ValidationError(
-            f"{function_name(node)}() in a view over tables needs an interval to be read again",
+            f"{function_name(node) or node.name}() in a view over tables needs an interval to be read again",
             hint=f"WITH ('{REFRESH_INTERVAL}' = '1m')",
             code="clock-in-view",
             **pointer(node, text),

@@ -17,6 +17,8 @@ class FromClause:
     sources: list[Source] = field(default_factory=list)
     star: list[StarColumn] | None = field(default_factory=list)
     merged: dict[str, StarColumn] = field(default_factory=dict)
+    hidden: list[StarColumn] = field(default_factory=list)
+    """Columns that USING took out of `*`, in the order Spark puts them in front of `t.*`."""
 
     @classmethod
     def of(cls, source: Source) -> FromClause:
@@ -27,6 +29,7 @@ class FromClause:
         """Put another part of the FROM to the right of this one."""
         self.sources += right.sources
         self.merged |= right.merged
+        self.hidden += right.hidden
         self.star = None if self.star is None or right.star is None else self.star + right.star
 
     def hide(self, right: FromClause) -> None:
@@ -36,16 +39,22 @@ class FromClause:
     def merge(self, names: Sequence[str], *, side: str, right: Sequence[Source]) -> None:
         """JOIN … USING: the named columns come first in `*`, once."""
         left = self.sources[: len(self.sources) - len(right)]
-        heads: list[StarColumn] = []
-        for name in names:
-            left_column = self.merged.get(name.lower()) or _column_of(left, name)
-            right_column = _column_of(right, name)
-            value = {"RIGHT": right_column, "FULL": StarColumn(None, name)}.get(side, left_column)
-            heads.append(value or StarColumn(None, name))
-            self.merged[name.lower()] = heads[-1]
+        left_keys = [
+            self.merged.get(name.lower()) or _column_of(left, name) or StarColumn(None, name) for name in names
+        ]
+        right_keys = [_column_of(right, name) or StarColumn(None, name) for name in names]
+        match side:
+            case "RIGHT":
+                shown, hidden = right_keys, left_keys
+            case "FULL":
+                shown, hidden = [StarColumn(None, name) for name in names], left_keys + right_keys
+            case _:
+                shown, hidden = left_keys, right_keys
+        self.merged |= {column.name.lower(): column for column in shown}
+        self.hidden = hidden + self.hidden
         if self.star is not None:
             lower = {name.lower() for name in names}
-            self.star = heads + [column for column in self.star if column.name.lower() not in lower]
+            self.star = shown + [column for column in self.star if column.name.lower() not in lower]
 
 
 def _column_of(sources: Sequence[Source], name: str) -> StarColumn | None:

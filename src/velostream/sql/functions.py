@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from velostream.sql.scope import origin_of
+
 _AGGREGATES_BY_NAME = frozenset(
     (
         "any_value",
@@ -148,8 +150,11 @@ _TIME = frozenset(
     )
 )
 
+_CLOCK_WORDS = ("localtimestamp", "current_time")
+
 SESSION_WORDS = frozenset(
     (
+        *_CLOCK_WORDS,
         "user",
         "session_user",
         "current_user",
@@ -263,5 +268,7 @@ def is_nondeterministic(node: exp.Expr) -> bool:
 
 
 def is_time_function(node: exp.Expr) -> bool:
-    """Whether a function tells the time of the computation."""
+    """Whether a function, or a word read as one, tells the time of the computation."""
+    if isinstance(node, exp.Column):
+        return str(node.name).lower() in _CLOCK_WORDS and not node.table and origin_of(node) is None
     return function_name(node) in _TIME

@@ -37,14 +37,20 @@ def expand_star(item: exp.Expr, frame: Frame) -> tuple[StarColumn, ...] | None:
     star = item.this if isinstance(item, exp.Column) else item
     if not isinstance(star, exp.Star) or star.args.get("replace") or star.args.get("rename"):
         return None
+    columns = frame.star
     if isinstance(item, exp.Column):
-        source = frame.source(str(item.table))
-        if source is None or not source.columns.complete or item.args.get("db"):
-            return None
-        columns: tuple[StarColumn, ...] = tuple(StarColumn(source.alias, name) for name in source.columns.names)
-    elif frame.star is None:
+        columns = None if item.args.get("db") else _columns_of(str(item.table), frame)
+    if columns is None:
         return None
-    else:
-        columns = frame.star
     dropped = {str(part.name).lower() for part in star.args.get("except_") or ()}
     return tuple(column for column in columns if column.name.lower() not in dropped)
+
+
+def _columns_of(alias: str, frame: Frame) -> tuple[StarColumn, ...] | None:
+    """What `alias.*` stands for; its columns of USING come first, as Spark has it."""
+    source = frame.source(alias)
+    if source is None or not source.columns.complete or (frame.merged and frame.star is None):
+        return None
+    if not frame.merged:
+        return tuple(StarColumn(source.alias, name) for name in source.columns.names)
+    return tuple(column for column in (*frame.hidden, *(frame.star or ())) if column.source == source.alias)

@@ -27,9 +27,9 @@ from velostream.sql.plan import (
 from velostream.sql.pointing import pointer
 from velostream.sql.refused import refused_forms
 from velostream.sql.resolve import Resolution, resolve_query
-from velostream.sql.rules import apply_rules
+from velostream.sql.rules import apply_rules, is_rewritten
 from velostream.sql.scope import scope_of, streams_in
-from velostream.sql.shape import drive_by_stream, is_aggregated, outermost_select, queries_in
+from velostream.sql.shape import drive_by_stream, is_aggregated, outermost_select
 from velostream.sql.statements import Emit, OptionValue, Query
 
 
@@ -90,7 +90,7 @@ class _Planner:
         key = key_of_result(resolution, declared)
         self._warn_of_final(resolution)
         streams = streams_in(resolution.tree)
-        tree = apply_rules(_with_subquery_items_named(resolution.tree))
+        tree = apply_rules(_with_rewritten_items_named(resolution.tree))
         if streams:
             return self._streaming(tree, resolution, key)
         return self._over_tables(tree, resolution, key)
@@ -264,12 +264,12 @@ def _unwrapped(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-def _with_subquery_items_named(tree: exp.Expr) -> exp.Expr:
-    """A copy in which items with a subquery have names written down: rules change the text Spark would name them by."""
+def _with_rewritten_items_named(tree: exp.Expr) -> exp.Expr:
+    """A copy in which the items that rules change have names written down: Spark would name them by the new text."""
     copied = tree.copy()
     select = outermost_select(copied)
     if select is not None:
-        items = [named(item) if next(queries_in(item), None) is not None else item for item in select.expressions]
+        items = [named(item) if any(map(is_rewritten, item.walk())) else item for item in select.expressions]
         select.set("expressions", items)
     return copied
 

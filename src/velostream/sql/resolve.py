@@ -142,7 +142,15 @@ class _Resolver:
 
     def _frame(self, building: FromClause, *, outer: Frame | None, outputs: Columns) -> Frame:
         star = None if building.star is None else tuple(building.star)
-        frame = Frame(len(self.frames), tuple(building.sources), star, building.merged, outer, outputs)
+        frame = Frame(
+            len(self.frames),
+            tuple(building.sources),
+            star,
+            merged=building.merged,
+            hidden=tuple(building.hidden),
+            outer=outer,
+            outputs=outputs,
+        )
         self.frames[frame.scope] = frame
         return frame
 

@@ -66,6 +66,8 @@ class Frame:
     """What `*` means; None when some source's columns aren't known."""
     merged: Mapping[str, StarColumn] = field(default_factory=dict)
     """Columns of USING by lower-case name: unqualified they mean one value, not two."""
+    hidden: tuple[StarColumn, ...] = ()
+    """Columns that USING took out of `*`; `t.*` has them, in front."""
     outer: Frame | None = None
     outputs: Columns = field(default_factory=Columns)
     """Names of the select items, which HAVING and ORDER BY prefer."""

@@ -88,6 +88,15 @@ def test_using_and_star_keep_the_users_order(stages):
     )
 
 
+def test_the_columns_of_using_come_first_in_a_qualified_star(stages):
+    found = stages("SELECT o.* FROM orders o LEFT JOIN stock s USING (sku)")
+    assert found.sql.startswith("SELECT stage.`sku` AS `sku`, stage.`id` AS `id`, stage.`amount` AS `amount`")
+    found = stages(
+        "SELECT s.* FROM orders o JOIN prices p USING (sku) JOIN stock s ON s.n = o.user_id AND s.sku = o.sku"
+    )
+    assert found.sql.startswith("SELECT stage.`l1_sku` AS `sku`, stage.`l1_shop` AS `shop`")
+
+
 def test_same_named_columns_of_both_sides_are_kept_in_a_stream(stages):  # B30
     found = stages("SELECT * FROM orders o JOIN users u ON o.user_id = u.id", distinct_names=False)
     assert found.sql.startswith("SELECT stage.`id` AS `id`")

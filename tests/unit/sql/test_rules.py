@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from velostream.sql.parse import parse_statement
 from velostream.sql.rules import RULES, apply_rules
+from velostream.sql.rules.rename_aggregates import rename_aggregates
 from velostream.sql.rules.rewrite_any_all import rewrite_any_all
 from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
 
@@ -118,7 +119,26 @@ def test_nested_subqueries_are_rewritten_too():
 
 def test_rules_are_named_after_their_files():
     assert [rule.__module__.rpartition(".")[2] for rule in RULES] == [rule.__name__ for rule in RULES]
-    assert (rewrite_any_all, rewrite_in_as_value) == RULES
+    assert (rename_aggregates, rewrite_any_all, rewrite_in_as_value) == RULES
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("SELECT group_concat(a) AS v FROM t", "SELECT LISTAGG(a, ',') AS v FROM t"),
+        ("SELECT GROUP_CONCAT(a, '|') AS v FROM t", "SELECT LISTAGG(a, '|') AS v FROM t"),
+        ("SELECT count_distinct(a, b) AS v FROM t", "SELECT COUNT(DISTINCT a, b) AS v FROM t"),
+        ("SELECT variance_pop(a) + variance_samp(a) AS v FROM t", "SELECT VAR_POP(a) + VAR_SAMP(a) AS v FROM t"),
+    ],
+)
+def test_rename_aggregates(given, expected):
+    assert rewritten(given, rename_aggregates) == expected
+
+
+def test_a_rewritten_item_keeps_its_name(view):
+    assert view("SELECT b, group_concat(a) FROM bag GROUP BY b").sql == (
+        "SELECT b, LISTAGG(a, ',') AS `group_concat(a)` FROM in_0 AS bag GROUP BY b"
+    )
 
 
 COMPARISONS = {

@@ -9,14 +9,21 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from velostream.sql.rules.rename_aggregates import is_renamed, rename_aggregates
 from velostream.sql.rules.rewrite_any_all import rewrite_any_all
 from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
 
 RULES: tuple[Callable[[exp.Expr], exp.Expr], ...] = (
+    rename_aggregates,
     rewrite_any_all,
     rewrite_in_as_value,
 )
 """In this order: `= ANY` becomes IN, which the next rule may still have to rewrite."""
+
+
+def is_rewritten(node: exp.Expr) -> bool:
+    """Whether a rule may change a node, and so the text Spark would name a column by."""
+    return isinstance(node, exp.Query) or is_renamed(node)
 
 
 def apply_rules(tree: exp.Expr) -> exp.Expr:
