@@ -40,7 +40,8 @@ def connection():
 @pytest.fixture
 def commits(connection):
     """Commits that go on until the test ends. Each adds a debit and a credit of the same amount, so both sides agree
-    in every version of the base."""
+    in every version of the base.
+    """
     stop = threading.Event()
 
     def commit_pairs():
