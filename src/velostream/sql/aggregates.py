@@ -192,6 +192,9 @@ class _Cutter:
         return expression.copy().transform(replaced, copy=False)
 
     def _validate(self) -> None:
+        for cte in self.select.args["with_"].expressions if self.select.args.get("with_") else ():
+            if str(cte.alias).lower() == GROUPS:
+                self._refuse(f'a WITH item of the name "{GROUPS}"', cte, hint="give it another name")
         construct = grouping_construct(self.select)
         if construct is not None:
             self._refuse(f"GROUP BY {construct}", self.select.args["group"], hint=self._materialise())
@@ -224,11 +227,16 @@ class _Cutter:
         self.problems.append(ValidationError(message, hint=hint, **pointer(node, self.text)))
 
     def _over_feed(self, expression: exp.Expr) -> exp.Expr:
-        """A copy that reads the feed: every column, and every argument with a subquery in it, is one of `c0…cn`."""
+        """A copy that reads the feed: every column, and every argument with a subquery in it, is one of `c0…cn`.
+
+        So is a group without a column: a number in GROUP BY would be an ordinal.
+        """
 
         def read(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Column) and not node.is_star:
                 return self._fed(node)
+            if node.find(exp.Column) is None and canonical(node) in self.group_forms:
+                return _fed_column(self._feed_number(node))
             holds_query = next(queries_in(node), None) is not None
             if holds_query and not isinstance(node, _ARGUMENT_HOLDERS) and not is_aggregate_call(node):
                 return _fed_column(self._feed_number(node))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from velostream.errors import ResolveError, SqlError, did_you_mean
+from velostream.errors import OptionError, ResolveError, SqlError, did_you_mean
+from velostream.sql.option_names import covers
 from velostream.sql.plan import AggregatePlan, Catalog, Input, Lookup, MapPlan, PassthroughPlan, QueryPlan, RelationKind
 from velostream.sql.planner import plan_query
 from velostream.sql.pointing import pointer
@@ -126,6 +127,13 @@ def validate_statement(statement: Statement, catalog: Catalog, text: str) -> lis
         case Create(query=Query() as query, what=what, options=options):
             distinct = what is ObjectKind.TABLE
             found += _query_problems(query, options, catalog, text, continuous=True, distinct_names=distinct)
+        case Create(what=ObjectKind.TABLE, options=options):
+            known = catalog.option_names(None)
+            found += [
+                OptionError.unknown(option.name, known=known, **pointer(option.place, text))
+                for option in options
+                if not covers(known, option.name.lower())
+            ]
         case Insert(target=target, query=query, options=options, columns=columns):
             found += _target_problems(target, columns, catalog, text)
             if query is not None:

@@ -11,7 +11,7 @@ from sqlglot import exp
 from velostream.model.schema import Schema
 from velostream.model.types import render_type
 from velostream.sql.functions import is_nondeterministic
-from velostream.sql.keytypes import expression_type, key_cast
+from velostream.sql.keytypes import expression_type, field_type, key_cast
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
 from velostream.sql.outputs import expand_star
@@ -212,9 +212,9 @@ class _Planner:
 
     def _type_of(self, column: exp.Column) -> pa.DataType | None:
         origin = origin_of(column)
-        if origin is None or origin.fields:
+        if origin is None:
             return None
-        return self.joined[origin.source.lower()].schema.column(origin.column).type
+        return field_type(self.joined[origin.source.lower()].schema.column(origin.column).type, origin.fields)
 
     def _sql(self) -> str:
         items: list[exp.Expr] = []

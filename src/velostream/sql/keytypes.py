@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from sqlglot import exp
 
 from velostream.errors import ValidationError
 from velostream.model.types import parse_type
+from velostream.sql.functions import function_name
 
 _PLAIN = "{0}"
 _CAST = "CAST({0} AS {type})"
 _NARROW = "TRY_CAST({0} AS {type})"
-_TEXT_FUNCTIONS = (exp.Lower, exp.Upper, exp.Trim)
+_TEXT_FUNCTIONS = frozenset(("lower", "upper", "trim", "ltrim", "rtrim", "initcap", "concat"))
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
@@ -28,10 +29,24 @@ def expression_type(expression: exp.Expr, type_of: Callable[[exp.Column], pa.Dat
             return parse_type(expression.to.sql(dialect="spark"))
         except ValidationError:
             return None
-    if isinstance(expression, _TEXT_FUNCTIONS):
-        inner = expression_type(expression.this, type_of)
-        return inner if inner is not None and pa.types.is_string(inner) else None
+    if isinstance(expression, exp.Literal):
+        return pa.string() if expression.is_string else None
+    if function_name(expression) in _TEXT_FUNCTIONS:
+        arguments = [expression_type(argument, type_of) for argument in expression.iter_expressions()]
+        return pa.string() if all(type_ == pa.string() for type_ in arguments) else None
     return None
+
+
+def field_type(type_: pa.DataType, names: Sequence[str]) -> pa.DataType | None:
+    """The type of a field inside a struct, in any case of letters; None when there is no such field."""
+    for name in names:
+        if not pa.types.is_struct(type_):
+            return None
+        fields = [field.type for field in type_ if field.name.lower() == name.lower()]
+        if len(fields) != 1:
+            return None
+        type_ = fields[0]
+    return type_
 
 
 def key_cast(given: pa.DataType | None, wanted: pa.DataType) -> str | None:

@@ -30,7 +30,7 @@ from velostream.sql.resolve import Resolution, resolve_query
 from velostream.sql.rules import apply_rules, is_rewritten
 from velostream.sql.scope import scope_of, streams_in
 from velostream.sql.shape import drive_by_stream, is_aggregated, outermost_select
-from velostream.sql.statements import Emit, OptionValue, Query
+from velostream.sql.statements import Emit, OptionValue, Place, Query
 
 
 def plan_query(
@@ -90,6 +90,8 @@ class _Planner:
         key = key_of_result(resolution, declared)
         self._warn_of_final(resolution)
         streams = streams_in(resolution.tree)
+        if not streams:
+            _raise_if_any(self._unread_streams(resolution))
         tree = apply_rules(_with_rewritten_items_named(resolution.tree))
         if streams:
             return self._streaming(tree, resolution, key)
@@ -185,6 +187,19 @@ class _Planner:
                 continue
             found.append(OptionError.unknown(option.name, known=set(known), **pointer(option.place, self.text)))
         return found
+
+    def _unread_streams(self, resolution: Resolution) -> list[SqlError]:
+        """Problems for streams in a CTE that nothing reads: the query would be one over tables but for them."""
+        return [
+            ValidationError(
+                f'stream "{entry.target.name}" stands in a WITH clause that nothing reads',
+                hint="remove the unused WITH item",
+                code="unused-stream",
+                **pointer(resolution.tree.args["with_"] if resolution.tree.args.get("with_") else Place(), self.text),
+            )
+            for entry in resolution.inputs
+            if entry.target.kind is RelationKind.STREAM
+        ]
 
     def _duplicate_names(self, resolution: Resolution) -> list[SqlError]:
         seen: dict[str, str] = {}

@@ -68,6 +68,7 @@ class _Resolver:
         self.problems: list[SqlError] = []
         self.inputs: list[Input] = []
         self.frames: dict[int, Frame] = {}
+        self.taken = {str(cte.alias).lower() for cte in self.tree.find_all(exp.CTE)}
         self.references = {reference.relation.lower(): reference for reference in query.sources}
         self.columns = ColumnResolver(
             problems=self.problems,
@@ -246,7 +247,7 @@ class _Resolver:
             return None
         own = tuple(self.query.relation_options.get(written.lower(), ()))
         self._check_options(own, [*relation.option_names, *self.catalog.option_names(None)])
-        return self._shared(Input(f"in_{len(self.inputs)}", relation, None, merge_options(own, ())))
+        return self._shared(Input(self._fresh_name(), relation, None, merge_options(own, ())))
 
     def _source_input(self, reference: SourceRef) -> Input | None:
         known = self.catalog.option_names(reference)
@@ -260,7 +261,14 @@ class _Resolver:
         except OptionError as error:
             self.problems.append(_placed(error, reference, merged, self.text))
             return None
-        return self._shared(Input(f"in_{len(self.inputs)}", relation, reference, merged))
+        return self._shared(Input(self._fresh_name(), relation, reference, merged))
+
+    def _fresh_name(self) -> str:
+        """The next input's name, which no CTE has."""
+        name = f"in_{len(self.inputs)}"
+        while name in self.taken:
+            name += "_"
+        return name
 
     def _shared(self, entry: Input) -> Input:
         """The input already made for the same relation, or this one: a table under two aliases is read once."""

@@ -107,6 +107,7 @@ def test_limit_emit_and_a_source_without_columns_are_shown(explained):
         ("INSERT INTO bag (a, c) VALUES (1, 2)", [("unknown-column", 1, 13)]),
         ("UPDATE bag SET c = 1", [("unknown-column", 1, 16)]),
         ("DELETE FROM bog WHERE a = 1", [("unknown-table", 1, 13)]),
+        ("CREATE TABLE x (a INT) WITH ('kee' = 'a')", [("unknown-option", 1, 30)]),
         ("SHOW TABLES", []),
     ],
 )

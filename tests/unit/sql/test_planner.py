@@ -62,6 +62,7 @@ def test_refresh_says_which_inputs_are_tables(view):
         ("SELECT sku, sum(DISTINCT amount) AS n FROM orders GROUP BY sku", "SUM(DISTINCT amount)"),
         ("SELECT sku, count(*) AS n FROM orders GROUP BY ROLLUP (sku)", "GROUP BY ROLLUP"),
         ("SELECT user_id, explode(array(1)) AS x, count(*) AS n FROM orders GROUP BY user_id", "a generator"),
+        ("WITH groups AS (SELECT 1 AS x) SELECT count(*) AS n FROM orders", "a WITH item"),
         ("SELECT p.price FROM prices p LEFT SEMI JOIN orders o ON p.sku = o.sku", "a SEMI or ANTI JOIN"),
         ("SELECT id FROM orders PIVOT (count(*) FOR sku IN ('a', 'b'))", "PIVOT"),
         ("SELECT o.id FROM (orders o JOIN prices p ON o.sku = p.sku)", "a join in parentheses"),
@@ -87,6 +88,12 @@ def test_forms_that_are_not_run_yet_are_refused_by_name(view):
         view("SELECT o.id FROM orders o JOIN prices p WITHIN 5m ON o.sku = p.sku")
     with pytest.raises(NotExecutableError, match=r'the wildcard path "addr\.\*\.city"'):
         view("SELECT addr.*.city AS cities FROM orders")
+
+
+def test_a_stream_that_nothing_reads_is_an_error(view):
+    with pytest.raises(ValidationError, match="nothing reads") as caught:
+        view("WITH q AS (SELECT id FROM orders) SELECT a FROM bag")
+    assert caught.value.code == "unused-stream"
 
 
 def test_a_pull_over_a_stream_ends_at_its_limit(plan):

@@ -35,6 +35,12 @@ def test_a_group_may_be_named_by_expression_alias_or_ordinal(aggregate, group):
     assert found.key == ("k",)
 
 
+def test_a_constant_group_is_no_ordinal(aggregate):
+    found = aggregate("SELECT sku, 7 AS seven, count(*) AS n FROM orders GROUP BY sku, seven")
+    assert found.feed.sql == "SELECT sku AS c0, 7 AS c1 FROM in_0 AS orders"
+    assert found.sql == "SELECT c0 AS `sku`, c1 AS `seven`, COUNT(*) AS `n` FROM feed GROUP BY c0, c1"
+
+
 def test_group_by_all(aggregate):
     found = aggregate("SELECT sku, user_id, count(*) AS n FROM orders GROUP BY ALL")
     assert found.sql == "SELECT c0 AS `sku`, c1 AS `user_id`, COUNT(*) AS `n` FROM feed GROUP BY c0, c1"

@@ -162,6 +162,8 @@ def test_a_composite_key_and_part_of_it(stages):
         ("o.user_id = u.id", "CAST(`user_id` AS BIGINT)"),
         ("lower(o.sku) = u.name", "LOWER(`sku`)"),  # B28
         ("CAST(o.sku AS BIGINT) = u.id", "CAST(`sku` AS BIGINT)"),
+        ("u.name = o.addr.city", "`addr`.`city`"),
+        ("u.name = concat(trim(o.sku), '-', o.addr.zip)", "CONCAT(TRIM(`sku`), '-', `addr`.`zip`)"),
     ],
 )
 def test_driving_values_become_the_columns_type(stages, condition, driving):
@@ -200,7 +202,7 @@ def test_a_prefix_never_meets_a_column_of_the_stream(shop, stages):
         ("SELECT o.id FROM orders o JOIN users u ON o.sku = u.id", "STRING with u.id BIGINT"),
         ("SELECT o.id FROM orders o JOIN users u ON o.id = u.score", "BIGINT with u.score DOUBLE"),
         ("SELECT o.id FROM orders o JOIN users u ON o.id + 1 = u.id", "a type only Spark can tell"),
-        ("SELECT o.id FROM orders o JOIN users u ON o.addr.city = u.name", "a type only Spark can tell"),
+        ("SELECT o.id FROM orders o JOIN users u ON o.addr.nothing = u.name", "a type only Spark can tell"),
         ("SELECT o.id FROM orders o, prices p WHERE o.sku = p.sku", "CROSS JOIN"),
         ("SELECT o.id FROM orders o LEFT SEMI JOIN prices p ON o.sku = p.sku", "SEMI JOIN"),
         ("SELECT o.id FROM orders o NATURAL JOIN prices p", "NATURAL JOIN"),

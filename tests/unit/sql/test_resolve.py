@@ -43,6 +43,11 @@ def test_tables_are_found_everywhere(view):
     assert [entry.target.name for entry in plan.inputs] == ["prices", "stock", "bag"]
 
 
+def test_an_inputs_name_is_never_a_ctes(view):
+    plan = view("WITH in_0 AS (SELECT 1 AS a) SELECT in_0.a, x.b FROM in_0 JOIN bag x ON in_0.a = x.a")
+    assert plan.sql.endswith("FROM in_0 JOIN in_0_ AS x ON in_0.a = x.a")
+
+
 @pytest.mark.parametrize(
     ("text", "message", "column", "near"),
     [
