@@ -1,0 +1,255 @@
+"""The public connection from end to end: statements in, tables out, trouble shown."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+import velostream
+from velostream.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    InUseError,
+    NotExecutableError,
+    NotFoundError,
+    OptionError,
+    QueryError,
+    UnsupportedError,
+    VelostreamError,
+    WaitTimeoutError,
+)
+
+
+@pytest.fixture
+def connection():
+    with velostream.connect() as opened:
+        yield opened
+
+
+@pytest.fixture
+def prices(connection):
+    connection.execute("CREATE TABLE prices (sku STRING PRIMARY KEY, price DECIMAL(10,2))")
+    connection.execute("INSERT INTO prices VALUES ('apple', 0.40), ('pear', 0.55)")
+    return connection
+
+
+def rows(connection, sql):
+    return sorted(connection.execute(sql).fetchall(), key=repr)
+
+
+def test_a_select_sees_what_dml_changed_through_views_over_views(prices):
+    prices.execute("CREATE TABLE dear AS SELECT sku, price FROM prices WHERE price > 0.5")
+    prices.execute("CREATE TABLE total AS SELECT COUNT(*) AS n, SUM(price) AS price FROM dear")
+    assert rows(prices, "SELECT * FROM total") == [(1, Decimal("0.55"))]
+    for price in ("0.60", "0.70"):
+        prices.execute("UPDATE prices SET price = ? WHERE sku = 'apple'", [Decimal(price)])
+        assert rows(prices, "SELECT * FROM total") == [(2, Decimal("0.55") + Decimal(price))]
+
+
+def test_both_ways_of_a_join_give_the_same_and_explain_says_which():
+    answers = {}
+    for way in ("fast", "general"):
+        with velostream.connect(config={"velostream.lookup": way}) as connection:
+            connection.execute("CREATE TABLE names (id BIGINT PRIMARY KEY, name STRING)")
+            connection.execute("INSERT INTO names VALUES (1, 'one'), (2, NULL)")
+            connection.memory("events").append([{"id": 1, "v": 10}, {"id": 2, "v": 20}, {"id": None, "v": 30}])
+            connection.execute(
+                "CREATE TABLE inside AS SELECT e.v, n.name FROM memory://events e JOIN names n ON e.id = n.id"
+            )
+            connection.execute(
+                "CREATE TABLE kept AS SELECT e.v, n.name FROM memory://events e LEFT JOIN names n ON e.id = n.id"
+            )
+            for table in ("inside", "kept"):
+                connection.drain(table, timeout=60)
+            answers[way] = [rows(connection, "SELECT * FROM inside"), rows(connection, "SELECT * FROM kept")]
+            explained = dict(
+                connection.execute("EXPLAIN SELECT e.v, n.name FROM memory://events e JOIN names n ON e.id = n.id")
+            )
+    assert answers["fast"] == answers["general"] == [[(10, "one"), (20, None)], [(10, "one"), (20, None), (30, None)]]
+    assert explained["strategy"] == "map"
+    assert "names" in explained["lookup"]
+    assert "key (id)" in explained["lookup"]
+    assert "index lookup" in explained["lookup"]
+
+
+def test_rows_that_make_an_expression_fail_become_dead_letters(connection):
+    connection.memory("texts").append([{"t": "1"}, {"t": "two"}, {"t": "3"}, {"t": None}])
+    connection.execute("CREATE TABLE numbers AS SELECT CAST(t AS INT) AS n FROM memory://texts")
+    connection.drain("numbers", timeout=60)
+    assert rows(connection, "SELECT * FROM numbers") == [(1,), (3,), (None,)]
+    letters = connection.execute("SHOW DEAD LETTERS numbers").fetchall()
+    assert [(letter[0], b"two" in letter[4], "two" in letter[3]) for letter in letters] == [("numbers", True, True)]
+
+
+def test_a_null_in_a_column_that_allows_none_becomes_a_dead_letter(connection):
+    # B13
+    connection.memory("people").append([{"id": 1, "name": "ann"}, {"id": 2, "name": None}])
+    connection.execute(
+        "CREATE TABLE named (id BIGINT NOT NULL, name STRING NOT NULL) AS SELECT id, name FROM memory://people"
+    )
+    connection.drain("named", timeout=60)
+    assert rows(connection, "SELECT * FROM named") == [(1, "ann")]
+    assert len(connection.execute("SHOW DEAD LETTERS named").fetchall()) == 1
+
+
+def test_declared_columns_must_fit_the_select(connection):
+    # B13
+    connection.execute("CREATE TABLE t (id BIGINT, x STRING)")
+    with pytest.raises(VelostreamError, match="x"):
+        connection.execute("CREATE TABLE v (id BIGINT, x BIGINT) AS SELECT id, x FROM t")
+    assert connection.tables() == ["t"]
+
+
+def test_a_statement_over_an_empty_feed_waits_for_its_columns(connection):
+    connection.execute("CREATE TABLE copied AS SELECT id FROM memory://later")
+    status = connection.status("copied")
+    assert (status.state, "later" in status.reason) == ("waiting", True)
+    with pytest.raises(WaitTimeoutError, match="copied"):
+        connection.wait("copied", timeout=0.3)
+    connection.memory("later").append([{"id": 7}])
+    connection.drain("copied", timeout=60)
+    assert rows(connection, "SELECT * FROM copied") == [(7,)]
+
+
+def test_a_name_that_proves_wrong_when_the_columns_come_shows_in_the_status(connection, eventually):
+    connection.execute("CREATE TABLE wrong AS SELECT idd FROM memory://later")
+    connection.memory("later").append([{"id": 7}])
+    eventually(lambda: connection.status("wrong").state == "failed", what="the failure")
+    assert 'column "idd" does not exist' in connection.status("wrong").error
+    with pytest.raises(VelostreamError, match="idd"):
+        connection.drain("wrong", timeout=10)
+
+
+def test_the_rows_of_a_stream_come_as_they_are_appended(connection):
+    feed = connection.memory("ticks")
+    feed.append([{"n": 1}])
+    result = connection.execute("SELECT n * 2 AS twice FROM memory://ticks LIMIT 3")
+    assert result.columns == ["twice"]
+    seen = iter(result)
+    assert next(seen) == (2,)
+    feed.append([{"n": 2}, {"n": 3}, {"n": 4}])
+    assert list(seen) == [(4,), (6,)]
+
+
+def test_subscribers_get_the_content_and_then_every_change(prices):
+    changes = prices.subscribe("prices")
+    first = next(changes)
+    assert sorted(first.arrow["_change"].to_pylist()) == [1, 1]
+    prices.execute("UPDATE prices SET price = 0.45 WHERE sku = 'apple'")
+    second = next(changes)
+    assert [(row["price"], row["_change"]) for row in second.arrow.to_pylist()] == [
+        (Decimal("0.40"), -1),
+        (Decimal("0.45"), 1),
+    ]
+    resumed = next(prices.subscribe("prices", since=first.version))
+    assert resumed.version == second.version
+    assert resumed.arrow.equals(second.arrow)
+
+
+def test_an_object_others_read_is_dropped_only_with_them(prices):
+    # B11
+    prices.execute("CREATE TABLE dear AS SELECT * FROM prices WHERE price > 0.5")
+    prices.execute("CREATE TABLE dearest AS SELECT MAX(price) AS price FROM dear")
+    with pytest.raises(InUseError) as caught:
+        prices.execute("DROP TABLE prices")
+    assert "dear" in caught.value.detail
+    assert "CASCADE" in caught.value.hint
+    with pytest.raises(InUseError):
+        prices.execute("CREATE OR REPLACE TABLE prices (sku STRING PRIMARY KEY)")
+    prices.execute("DROP TABLE prices CASCADE")
+    assert prices.tables() == []
+    prices.execute("DROP TABLE IF EXISTS prices")
+    with pytest.raises(NotFoundError):
+        prices.execute("DROP TABLE prices")
+
+
+def test_names_are_taken_once(prices):
+    # B11
+    with pytest.raises(AlreadyExistsError):
+        prices.execute("CREATE TABLE Prices (id INT)")
+    prices.execute("CREATE TABLE IF NOT EXISTS prices (id INT)")
+    assert len(prices.table("prices")) == 2
+    prices.execute("CREATE OR REPLACE TABLE prices (id INT)")
+    assert len(prices.table("PRICES")) == 0
+
+
+def test_a_paused_query_misses_nothing_and_a_stopped_one_says_so(connection):
+    connection.memory("s").append([{"id": 1}])
+    connection.execute("CREATE TABLE t AS SELECT id FROM memory://s")
+    connection.drain("t", timeout=60)
+    connection.execute("PAUSE QUERY t")
+    assert connection.status("t").state == "paused"
+    connection.memory("s").append([{"id": 2}])
+    assert rows(connection, "SELECT * FROM t") == [(1,)]
+    connection.execute("RESUME JOB t")
+    connection.drain("t", timeout=60)
+    assert rows(connection, "SELECT * FROM t") == [(1,), (2,)]
+    connection.execute("STOP QUERY t")
+    with pytest.raises(QueryError, match="stopped"):
+        connection.drain("t", timeout=5)
+    connection.execute("RESTART QUERY t")
+    connection.drain("t", timeout=60)
+
+
+def test_a_view_is_not_written_to(prices):
+    prices.execute("CREATE TABLE copied AS SELECT * FROM prices")
+    for statement in ("INSERT INTO copied VALUES ('x', 1)", "DELETE FROM copied", "UPDATE copied SET price = 1"):
+        with pytest.raises(UnsupportedError, match="copied"):
+            prices.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [
+        ("MERGE INTO prices USING prices p ON prices.sku = p.sku WHEN MATCHED THEN DELETE", "MERGE"),
+        ("BEGIN", "BEGIN"),
+        ("REFRESH TABLE prices", "REFRESH TABLE"),
+        ("UPDATE prices SET price = s.p FROM memory://s s WHERE prices.sku = s.sku", "UPDATE FROM"),
+        ("DELETE FROM prices USING memory://s s WHERE prices.sku = s.sku", "DELETE USING"),
+        ("EXPLAIN ANALYZE QUERY prices", "EXPLAIN ANALYZE"),
+    ],
+)
+def test_what_parses_but_can_not_run_yet_says_its_name(prices, statement, kind):
+    with pytest.raises(NotExecutableError, match=kind):
+        prices.execute(statement)
+
+
+def test_wrong_options_and_values_point_at_themselves(connection):
+    with pytest.raises(OptionError) as caught:
+        connection.execute("CREATE TABLE t (id INT) WITH ('histroy' = '3')")
+    assert (caught.value.line, caught.value.column) == (1, 32)
+    assert caught.value.hint == 'did you mean "history"?'
+    with pytest.raises(OptionError, match="invalid value"):
+        connection.execute("CREATE TABLE t (id INT) WITH ('history' = 'much')")
+
+
+def test_everything_resumes_after_a_restart_and_running_a_script_again_repeats_nothing(tmp_path):
+    script = """
+    CREATE TABLE prices (sku STRING PRIMARY KEY, price DECIMAL(10,2));
+    INSERT INTO prices VALUES ('apple', 0.40);
+    CREATE TABLE totals AS SELECT o.sku, SUM(o.n * p.price) AS total
+      FROM memory://orders o JOIN prices p ON o.sku = p.sku GROUP BY o.sku;
+    """
+    with velostream.connect(tmp_path / "state") as connection:
+        connection.memory("orders").append([{"sku": "apple", "n": 2}])
+        connection.run_script(script)
+        connection.drain("totals", timeout=60)
+    with velostream.connect(tmp_path / "state") as connection:
+        connection.run_script(script)
+        connection.wait("totals", timeout=60)
+        assert rows(connection, "SELECT * FROM totals") == [("apple", Decimal("0.80"))]
+        connection.memory("orders").append([{"sku": "apple", "n": 1}])
+        connection.drain("totals", timeout=60)
+        assert rows(connection, "SELECT * FROM totals") == [("apple", Decimal("1.20"))]
+        with pytest.raises(VelostreamError) as caught:
+            connection.run_script(script.replace("SUM(o.n * p.price)", "SUM(o.n)"))
+        assert "OR REPLACE" in caught.value.hint
+
+
+def test_a_closed_connection_says_so():
+    connection = velostream.connect()
+    connection.close()
+    connection.close()
+    with pytest.raises(ClosedError):
+        connection.execute("SELECT 1")
