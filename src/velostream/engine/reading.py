@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velostream.engine.relations import WorkerError, spark_schema
+from velostream.engine.relations import WORKER_TOKEN, WorkerError, spark_schema
 from velostream.errors import VelostreamError
 from velostream.model.change import CHANGE
 from velostream.model.schema import Column, Schema
@@ -58,13 +58,14 @@ def read_range(session: SparkSession, source: Source, start: Offset, end: Offset
     context = session.sparkContext
     bad = _bad_records_of(context)
     token = uuid.uuid4().hex
+    error_token = WORKER_TOKEN
     tasks = _cut(partitions, context.defaultParallelism * _TASKS_PER_CORE)
 
     def read_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 found: list[BadRecord] = []
-                yield from _read_task(source, tasks[task], schema, shape, found.append)
+                yield from _read_task(source, tasks[task], schema, shape, found.append, error_token=error_token)
                 if found:
                     bad.add({(token, task): found})
 
@@ -101,13 +102,19 @@ def _cut(partitions: Sequence[Partition], most: int) -> list[Sequence[Partition]
 
 
 def _read_task(
-    source: Source, partitions: Sequence[Partition], schema: Schema, shape: Schema, on_bad: OnBad
+    source: Source,
+    partitions: Sequence[Partition],
+    schema: Schema,
+    shape: Schema,
+    on_bad: OnBad,
+    *,
+    error_token: str,
 ) -> Iterator[pa.RecordBatch]:
     try:
         for partition in partitions:
             yield from _shaped(source.read(partition, schema, on_bad), shape)
     except VelostreamError as error:
-        raise WorkerError(error) from error
+        raise WorkerError(error, token=error_token) from error
 
 
 def _shaped(batches: Iterator[pa.RecordBatch], shape: Schema) -> Iterator[pa.RecordBatch]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import itertools
-import pickle
+import json
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from velostream import errors
 from velostream.errors import Category, QueryError, ResolveError, SqlError, UnsupportedError, VelostreamError
 from velostream.model.schema import Schema
 
@@ -265,7 +267,8 @@ def spark_errors_translated(*, sql: str | None = None, skip: int = 0) -> Iterato
         raise _translated(error, sql=sql, skip=skip) from error
 
 
-_WORKER_ERROR = re.compile(r"velostream\.error:([A-Za-z0-9+/=]+):")
+WORKER_TOKEN = secrets.token_hex(16)
+"""What an error of ours coming from a worker is known by; goes to the workers within their closures."""
 _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 _NOISE = re.compile(r"\s*SQLSTATE: \w{5}\b.*|\s*== SQL.*|\s*\n\tat .*|\s*JVM stacktrace:.*", re.DOTALL)
 _ADVICE = re.compile(r"\.\s+(?=(?:Use|Correct|If necessary|Check|Please|To|Did you mean)\b)")
@@ -276,10 +279,33 @@ _DATA_STATES = ("21", "22", "23")
 
 
 class WorkerError(Exception):
-    """Carries one of our errors out of a Spark worker, where only the text of an exception survives."""
+    """Carries one of our errors out of a Spark worker, where only the text of an exception survives.
 
-    def __init__(self, error: VelostreamError) -> None:
-        super().__init__(f"velostream.error:{base64.b64encode(pickle.dumps(error)).decode()}: {error.message}")
+    `token` is the driver's own: text that came with the data can't pass for an error of ours.
+    """
+
+    def __init__(self, error: VelostreamError, *, token: str) -> None:
+        form = {"class": type(error).__name__, **errors.render_json(error)}
+        text = base64.b64encode(json.dumps(form).encode()).decode()
+        super().__init__(f"velostream.error:{token}:{text}: {error.message}")
+
+
+def _carried(text: str) -> VelostreamError | None:
+    """The error a worker's exception carries, if it is one of those."""
+    found = re.search(rf"velostream\.error:{WORKER_TOKEN}:([A-Za-z0-9+/=]+):", text)
+    if found is None:
+        return None
+    form = json.loads(base64.b64decode(found[1]))
+    kind = getattr(errors, form["class"], QueryError)
+    if not (isinstance(kind, type) and issubclass(kind, VelostreamError)):
+        kind = QueryError
+    return kind(
+        form["message"],
+        detail=form["detail"],
+        hint=form["hint"],
+        code=form["code"],
+        category=Category(form["category"]),
+    )
 
 
 def query_error(error: BaseException, message: str) -> VelostreamError:
@@ -313,10 +339,9 @@ def _translated(error: BaseException, *, sql: str | None = None, skip: int = 0) 
 
     failures = _failures(error)
     for failure in failures:
-        carried = _WORKER_ERROR.search(failure.text)
+        carried = _carried(failure.text)
         if carried is not None:
-            original: VelostreamError = pickle.loads(base64.b64decode(carried[1]))  # noqa: S301 - made by our worker
-            return original
+            return carried
     told = [failure for failure in failures if failure.condition]
     failure = told[-1] if told else failures[-1]
     if isinstance(error, AnalysisException):
