@@ -169,7 +169,7 @@ class _Planner:
             passthrough=passthrough,
             key=key,
             emit=self.query.emit or Emit.CHANGES,
-            ordered=bool(_unwrapped(tree).args.get("order")),
+            ordered=_is_ordered(tree),
             limit=limit,
             warnings=tuple(self.warnings),
         )
@@ -273,10 +273,11 @@ def _raise_if_any(problems: Sequence[SqlError]) -> None:
         raise SqlError.all_of(sorted(problems, key=lambda problem: (problem.line, problem.column)))
 
 
-def _unwrapped(tree: exp.Expr) -> exp.Expr:
-    while isinstance(tree, exp.Subquery):
+def _is_ordered(tree: exp.Expr) -> bool:
+    """Whether the outermost query has an ORDER BY, inside or outside of its parentheses."""
+    while isinstance(tree, exp.Subquery) and not tree.args.get("order"):
         tree = tree.this
-    return tree
+    return bool(tree.args.get("order"))
 
 
 def _with_rewritten_items_named(tree: exp.Expr) -> exp.Expr:

@@ -151,7 +151,8 @@ class _Checker:
     def select(self, select: exp.Select, *, outermost: bool) -> None:
         aggregated = is_aggregated(select)
         if aggregated and not outermost:
-            self.refuse("an aggregate inside a subquery or CTE", select)
+            hint = "make the inner query a table first: CREATE TABLE g AS SELECT … GROUP BY …; then query g"
+            self.refuse("an aggregate inside a subquery or CTE", select, hint=hint)
         if not aggregated:
             self.stateless(select)
         for nested in nested_queries(select):

@@ -210,6 +210,8 @@ def test_emit_and_order_are_noted(plan):
     assert plan("SELECT id FROM file:///d/o.csv EMIT FINAL").emit is Emit.FINAL
     assert plan("SELECT a FROM bag ORDER BY a").ordered
     assert plan("SELECT a FROM bag UNION ALL SELECT a FROM bag ORDER BY a").ordered
+    assert plan("(SELECT a FROM bag) ORDER BY a").ordered
+    assert plan("(SELECT a FROM bag ORDER BY a)").ordered
     assert not plan("SELECT a FROM (SELECT a FROM bag ORDER BY a) AS q").ordered
 
 
