@@ -15,7 +15,7 @@ _FAN_OUT_BITS = 3
 _FAN_OUT = 1 << _FAN_OUT_BITS
 _LARGEST_MERGED_ROWS = 1 << 20
 _LARGEST_MERGED_BYTES = 1 << 29
-_HARMLESS_BYTES = 1 << 16
+_HARMLESS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

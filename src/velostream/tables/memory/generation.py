@@ -92,8 +92,8 @@ class Generation:
     ) -> Generation:
         """A generation out of all its rows and the numbers of their commits, in one go.
 
-        `added` and `removed` are numbers for each row, `renumbered` and `next_id` as in `RowIds`; `removals` are further
-        rows removed, by id, with the number of the commit that did.
+        `added` and `removed` are numbers for each row, `renumbered` and `next_id` as in `RowIds`; `removals` are
+        further rows removed, by id, with the number of the commit that did.
         """
         generation = cls(schema, key, floor=floor, version=floor_version)
         in_order = len(renumbered) == next_id and (not next_id or int(renumbered[-1]) == next_id - 1)

@@ -86,12 +86,11 @@ class Log:
         self.unmerged_bytes += len(record)
 
     def rotate(self) -> int:
-        """Begin a new segment; gives its number. Everything so far is in earlier ones."""
-        file = self._start(self._segment + 1)
-        if self._file is not None:
-            self._file.close()
-        self._file = file
+        """Begin a new segment; gives its number. Everything so far is in earlier ones, which end cleanly."""
+        before = self._ready()
+        self._file = self._start(self._segment + 1)
         self._segment += 1
+        before.close()
         return self._segment
 
     def drop_before(self, segment: int) -> None:
@@ -110,6 +109,7 @@ class Log:
             self._file = self._start(self._segment) if self._end < len(_MAGIC) else self._open_file(self._current)
         if self._torn:
             self._file.truncate(self._end)
+            self._torn = False
         return self._file
 
     def _start(self, number: int) -> DurableFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,17 @@ class RecoveredTable:
     removed: list[tuple[int, Integers]] = field(default_factory=list)
     """Number of the commit, ids of the rows."""
 
+    @cached_property
+    def stored_schema(self) -> pa.Schema:
+        return stored_schema(self.schema)
+
     def generation(self) -> Generation:
         """All of it as rows with their history."""
-        schema = stored_schema(self.schema)
         empty = np.empty(0, dtype=np.int64)
         stored = self.stored or StoredRows([], empty, empty, empty)
         numbers, counts = np.array(self.added, dtype=np.int64).reshape(-1, 2).T
         generation = Generation.restored(
-            schema,
+            self.stored_schema,
             self.schema.key,
             rows=[*stored.rows, *self.rows],
             renumbered=stored.ids,
@@ -121,9 +125,8 @@ def _replay_commit(state: Recovered, record: Record) -> None:
     payloads = iter(record.payloads)
     for change in record.header["tables"]:
         table = state.tables[change["table"]]
-        schema = stored_schema(table.schema)
         for _ in range(change["batches"]):
-            batch = pa.ipc.read_record_batch(next(payloads), schema)
+            batch = pa.ipc.read_record_batch(next(payloads), table.stored_schema)
             table.rows.append(batch)
             table.added.append((number, batch.num_rows))
         if change["removed"]:

@@ -275,7 +275,11 @@ class CommitSequence:
                 self._store.close()
 
     def write_base(self) -> None:
-        """Write the state of all tables down, so that recovery needs no log from before. Commits go on meanwhile."""
+        """Write the state of all tables down, so that recovery needs no log from before. Commits go on meanwhile.
+
+        Done by itself when the log has grown enough. Raises `StateError` when it can't be written; the base before it
+        and the log hold everything then.
+        """
         store = self._store
         if store is None:
             return
@@ -291,8 +295,8 @@ class CommitSequence:
             return
         try:
             self.write_base()
-        except OSError as error:
-            _log.warning("the base of the commit log could not be written: %s", error)
+        except StateError as error:
+            _log.warning("%s", error)
 
     def _without_repeats(self, parts: Sequence[Part]) -> tuple[list[Part], dict[str, WriterState]]:
         fresh: list[Part] = []

@@ -71,11 +71,6 @@ class Stage:
             case Mode.REPLACE:
                 self._replace_bag(self._scoped(write), write.scope)
 
-    def remove(self, positions: Integers) -> None:
-        """Stage the removal of rows known by position."""
-        keys = key_values(self._rows_at(positions, self._schema.key), self._schema.key) if self._schema.key else None
-        self._remove(positions, keys)
-
     def finish(self) -> Delta:
         """The net change of all writes staged."""
         in_generation = self._removed < self._base

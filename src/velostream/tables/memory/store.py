@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velostream.errors import StateError
 from velostream.tables.memory.base_files import Base, TableBase, write_base, write_rows
 from velostream.tables.memory.files import DurableFile, SystemFile, sync_directory
 from velostream.tables.memory.generation import Contents, Delta
@@ -64,8 +66,7 @@ class DurableStore:
         self, number: int, deltas: Mapping[str, tuple[Delta, Integers]], writers: Mapping[str, WriterState]
     ) -> None:
         """Returns once the commit is on the disk; raises `StateError` and leaves nothing of it behind otherwise."""
-        states = {name: asdict(state) for name, state in writers.items()}
-        header, payloads = commit_record(number, datetime.now(UTC).isoformat(), deltas, states)
+        header, payloads = commit_record(number, datetime.now(UTC).isoformat(), deltas, _plain(writers))
         self._log.append(header, payloads)
 
     @property
@@ -75,21 +76,35 @@ class DurableStore:
 
     def begin_base(self, sequence: int, writers: Mapping[str, WriterState]) -> Base:
         """Begin a new log segment; what is committed from now on is not part of the base."""
-        segment = self._log.rotate()
+        with self._told_as_ours():
+            segment = self._log.rotate()
         self._log.unmerged_bytes = 0
-        return Base(sequence, segment, {name: asdict(state) for name, state in writers.items()})
+        return Base(sequence, segment, _plain(writers))
 
     def finish_base(self, draft: Base, tables: Sequence[TableToWrite]) -> None:
         """Write the tables that changed since the last base, put the base in place and drop what it replaces."""
         known = {table.id: table for table in self._base.tables}
-        written = [self._write(draft.sequence, table, known.get(table.id)) for table in tables]
-        base = replace(draft, tables=written)
-        write_base(self._directory, base)
-        self._base = base
-        self._log.drop_before(base.first_segment)
+        with self._told_as_ours():
+            written = [self._write(draft.sequence, table, known.get(table.id)) for table in tables]
+            base = replace(draft, tables=written)
+            write_base(self._directory, base)
+            self._base = base
+            self._log.drop_before(base.first_segment)
 
     def close(self) -> None:
         self._log.close()
+
+    @contextmanager
+    def _told_as_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StateError(
+                "the base of the commit log could not be written",
+                detail=f"{self._directory}: {error}",
+                hint="make room on the disk or check the directory; nothing is lost, the log grows until then",
+                code="base-write-failed",
+            ) from error
 
     def _write(self, sequence: int, table: TableToWrite, known: TableBase | None) -> TableBase:
         if known is not None and (known.version, known.schema) == (table.version, table.schema):
@@ -109,3 +124,16 @@ class DurableStore:
             version=table.version,
             next_row_id=table.contents.next_row_id,
         )
+
+
+def _plain(writers: Mapping[str, WriterState]) -> dict[str, dict[str, Any]]:
+    """Writers as JSON has them."""
+    return {
+        name: {
+            "epoch": state.epoch,
+            "position": state.position,
+            "reads": dict(state.reads),
+            "sequence": state.sequence,
+        }
+        for name, state in writers.items()
+    }

@@ -179,6 +179,26 @@ def test_a_torn_last_record_is_cut_off(reopened, tmp_path, cut):
     assert tuples(reopened().table("people").snapshot().scan()) == [(1, "a"), (3, "c")]
 
 
+def test_a_torn_record_is_cut_off_before_the_log_goes_on_elsewhere(reopened, tmp_path, monkeypatch):
+    """Torn at the end of a segment that is not the last one any more it would look like damage."""
+    sequence = reopened()
+    open_people(sequence).commit(write(Mode.APPEND, (1, "a")))
+    sequence.close()
+    with segment(tmp_path).open("ab") as file:
+        file.write(b"VREC half a record")
+    sequence = reopened()
+    with monkeypatch.context() as patched:
+        patched.setattr("velostream.tables.memory.store.write_base", _no_room)
+        with pytest.raises(StateError):
+            sequence.write_base()
+    assert len(list((tmp_path / "log").glob("log-*.bin"))) == 2
+    assert tuples(reopened().table("people").snapshot().scan()) == [(1, "a")]
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_last_record_of_zeros_is_cut_off(reopened, tmp_path):
     """A crash may leave the length of a file without its content."""
     sequence = reopened()
@@ -312,13 +332,11 @@ def test_a_base_that_cannot_be_written_leaves_the_one_before(reopened, tmp_path,
     sequence.write_base()
     table.commit(write(Mode.APPEND, (7, "x")))
 
-    def no_room(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr("velostream.tables.memory.base_files.sync_file", no_room)
-        with pytest.raises(OSError, match="No space left"):
+        patched.setattr("velostream.tables.memory.base_files.sync_file", _no_room)
+        with pytest.raises(StateError, match="could not be written") as caught:
             sequence.write_base()
+        assert caught.value.code == "base-write-failed"
     table.commit(write(Mode.APPEND, (8, "y")))
     assert reopened().table("people").snapshot().count() == 5
 
