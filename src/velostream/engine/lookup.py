@@ -64,9 +64,11 @@ def _read_columns(frame: DataFrame, stages: Stages) -> list[str] | None:
     text = "\n".join([stages.sql, *(pair.driving for lookup in stages.lookups for pair in lookup.keys)]).lower()
     if _STAR.search(text) or not text.isascii():
         return None
-    kept = [name for name in frame.columns if not name.isascii() or "`" in name or name.lower() in text]
-    distinct = len({name.lower() for name in frame.columns}) == len(frame.columns)
-    return kept if distinct and 0 < len(kept) < len(frame.columns) else None
+    names = frame.columns
+    if any("`" in name for name in names) or len({name.lower() for name in names}) < len(names):
+        return None
+    kept = [name for name in names if not name.isascii() or name.lower() in text]
+    return kept if 0 < len(kept) < len(names) else None
 
 
 def _passes(lookups: Sequence[Lookup]) -> Iterator[tuple[Lookup, ...]]:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -109,7 +110,9 @@ class LookupReplica:
         return pairs.rows, pa.table(self.take(pairs.positions, columns), names=list(columns))
 
 
-_CHAINS_OPEN = 2
+_TABLES_OPEN = 64
+_BASES_OPEN = 2
+_Key = TypeVar("_Key")
 _opened: OrderedDict[tuple[str, tuple[str, ...]], OrderedDict[str, _Rows]] = OrderedDict()
 _opening = threading.Lock()
 
@@ -117,15 +120,21 @@ _opening = threading.Lock()
 def open_replica(replica: Replica) -> LookupReplica:
     """The rows of a replica in this process; mapped once, then only what is new is read."""
     with _opening:
-        bases = _opened.setdefault((str(Path(replica.folder).parent), replica.columns), OrderedDict())
+        table = (str(Path(replica.folder).parent), replica.columns)
+        bases = _opened.setdefault(table, OrderedDict())
         rows = bases.get(replica.folder)
         if rows is None:
             rows = bases[replica.folder] = _Rows(replica)
-            while len(bases) > _CHAINS_OPEN:
-                bases.popitem(last=False)
-        bases.move_to_end(replica.folder)
         rows.follow(replica)
+        _keep_recent(_opened, table, most=_TABLES_OPEN)
+        _keep_recent(bases, replica.folder, most=_BASES_OPEN)
         return LookupReplica(rows, replica.deltas)
+
+
+def _keep_recent(opened: OrderedDict[_Key, Any], used: _Key, *, most: int) -> None:
+    opened.move_to_end(used)
+    while len(opened) > most:
+        opened.popitem(last=False)
 
 
 class _Rows:
@@ -136,7 +145,7 @@ class _Rows:
         self.columns = replica.columns
         self.deltas = 0
         self._index = HashIndex.load(replica.index_path)
-        self._added: HashIndex | None = None
+        self._added = HashIndex.of(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
         self._added_rows = self.base.slice(0, 0)
         # Change numbers start at 1. Zeros are not really there until they are written to.
         self._base_removed = np.zeros(self.base.num_rows, dtype=np.int32)
@@ -146,26 +155,24 @@ class _Rows:
 
     def follow(self, replica: Replica) -> None:
         """Take in the changes up to this version, if they are not known yet."""
-        for number in range(self.deltas + 1, replica.deltas + 1):
-            removed, rows = _read_delta(replica.delta_path(number))
-            self.apply(removed, rows)
+        unknown = range(self.deltas + 1, replica.deltas + 1)
+        if unknown:
+            self.apply([_read_delta(replica.delta_path(number)) for number in unknown])
 
-    def apply(self, removed: Integers, rows: pa.Table) -> None:
-        number = self.deltas + 1
-        size = self.base.num_rows
-        self._base_removed[removed[removed < size]] = number
-        if rows.num_rows:
-            keys = [rows.column(name) for name in self.columns]
-            positions = np.arange(self._ends[-1], self._ends[-1] + rows.num_rows)
-            hashes = hash_rows(keys)
-            self._added = (
-                HashIndex.of(hashes, positions) if self._added is None else self._added.with_more(hashes, positions)
-            )
-            self._added_rows = pa.concat_tables([self._added_rows, rows]).combine_chunks()
-            self._added_removed = np.concatenate([self._added_removed, np.zeros(rows.num_rows, dtype=np.int32)])
-        self._added_removed[removed[removed >= size] - size] = number
-        self._ends.append(self._ends[-1] + rows.num_rows)
-        self.deltas = number
+    def apply(self, changes: Sequence[_Delta]) -> None:
+        """Take in the next changes. A reader of an earlier one may be at work, so the index grows last."""
+        size, end = self.base.num_rows, self._ends[-1]
+        rows = pa.concat_tables([change.rows for change in changes])
+        self._added_rows = pa.concat_tables([self._added_rows, rows]).combine_chunks()
+        self._added_removed = np.concatenate([self._added_removed, np.zeros(rows.num_rows, dtype=np.int32)])
+        for number, change in enumerate(changes, start=self.deltas + 1):
+            removed = change.removed
+            self._base_removed[removed[removed < size]] = number
+            self._added_removed[removed[removed >= size] - size] = number
+            self._ends.append(self._ends[-1] + change.rows.num_rows)
+        self.deltas += len(changes)
+        hashes = hash_rows([rows.column(name) for name in self.columns])
+        self._added = self._added.with_more(hashes, np.arange(end, self._ends[-1]))
 
     def find(self, keys: Sequence[Column], deltas: int, *, most: int | None = None) -> Pairs:
         """Row numbers that equal the keys after so many changes; here NULL equals NULL."""
@@ -177,14 +184,13 @@ class _Rows:
     def candidates(self, hashes: Hashes, deltas: int, *, most: int | None = None) -> Pairs:
         """Row numbers that have these hashes after so many changes."""
         pairs = self._index.find(hashes, most=most)
-        if self._added is not None:
-            more = self._added.find(hashes, most=most)
-            if len(more.rows):
-                rows = np.concatenate([pairs.rows, more.rows])
-                order = np.argsort(rows, kind="stable")
-                pairs = Pairs(rows[order], np.concatenate([pairs.positions, more.positions])[order])
         if not self.deltas:
             return pairs
+        more = self._added.find(hashes, most=most)
+        if len(more.rows):
+            rows = np.concatenate([pairs.rows, more.rows])
+            order = np.argsort(rows, kind="stable")
+            pairs = Pairs(rows[order], np.concatenate([pairs.positions, more.positions])[order])
         there = self._is_there(pairs.positions, deltas)
         return pairs if there.all() else Pairs(pairs.rows[there], pairs.positions[there])
 
@@ -340,11 +346,12 @@ class _Chain:
             removed = self._numbers(gone)
             if removed is None:
                 return False
+            delta = _Delta(removed, came)
+            _write_delta(self._folder / f"delta-{self._deltas + 1}.arrow", delta)
+            if self._finder is not None:
+                self._finder.apply([delta])
             self._deltas += 1
             self._changed += changes.num_rows
-            _write_delta(self._folder / f"delta-{self._deltas}.arrow", removed, came)
-            if self._finder is not None:
-                self._finder.apply(removed, came)
         self._deltas_at[version] = self._deltas
         self.version = version
         return True
@@ -427,15 +434,23 @@ def _read_base(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def _write_delta(path: Path, removed: Integers, rows: pa.Table) -> None:
-    """Two Arrow streams, one after the other: the numbers of the rows that are gone, and the rows that came."""
+@dataclass(frozen=True)
+class _Delta:
+    """A change: the numbers of the rows that are gone, and the rows that came."""
+
+    removed: Integers
+    rows: pa.Table
+
+
+def _write_delta(path: Path, delta: _Delta) -> None:
+    """Two Arrow streams, one after the other."""
     with pa.OSFile(str(path), "wb") as file:
-        for table in (pa.table({_REMOVED: removed}), rows):
+        for table in (pa.table({_REMOVED: delta.removed}), delta.rows):
             with pa.ipc.new_stream(file, table.schema) as writer:
                 writer.write_table(table)
 
 
-def _read_delta(path: Path) -> tuple[Integers, pa.Table]:
+def _read_delta(path: Path) -> _Delta:
     with pa.memory_map(str(path)) as file:
         removed = pa.ipc.open_stream(file).read_all().column(_REMOVED).to_numpy()
-        return removed, pa.ipc.open_stream(file).read_all()
+        return _Delta(removed, pa.ipc.open_stream(file).read_all())
