@@ -164,6 +164,10 @@ class Generation:
             self.secondary = {**self.secondary, columns: index}
         return index
 
+    def drop_index(self, columns: tuple[str, ...]) -> None:
+        """Call it as the writer."""
+        self.secondary = {kept: index for kept, index in self.secondary.items() if kept != columns}
+
     def content_index(self) -> PositionIndex:
         """The index by row hash, made now if there is none. Call it as the writer."""
         if self.content is None:

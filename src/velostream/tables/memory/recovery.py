@@ -112,6 +112,10 @@ def _replay(state: Recovered, record: Record) -> None:
             del state.tables[header["table"]]
         case "index":
             state.tables[header["table"]].indexes.append(tuple(header["columns"]))
+        case "drop_index":
+            gone = tuple(header["columns"])
+            table = state.tables[header["table"]]
+            table.indexes = [columns for columns in table.indexes if columns != gone]
         case "forget":
             state.writers.pop(header["writer"], None)
         case unknown:

@@ -183,6 +183,12 @@ class CommitSequence:
                 self._note("index", table=table.id, columns=list(columns))
                 table.add_index(columns)
 
+    def drop_index(self, table: MemoryTable, columns: tuple[str, ...]) -> None:
+        with self.exclusive():
+            if columns in table.indexes and columns != table.schema.key:
+                self._note("drop_index", table=table.id, columns=list(columns))
+                table.remove_index(columns)
+
     def commit(self, *parts: Part) -> Commit:
         """Commit all parts as one record with one number, seen together.
 

@@ -163,7 +163,7 @@ class MemorySnapshot(Snapshot):
             positions = self._keys.positions(values)
             self._follow(positions)
             return np.sort(positions[positions >= 0])
-        positions, _ = self._generation.secondary[columns].find_all(values)
+        positions, _ = self._table.index_of(self._generation, columns).find_all(values)
         return np.sort(positions[self._visible_of(positions)])
 
     @property

@@ -151,6 +151,10 @@ class MemoryTable(Table):
         """Index these columns now and from now on; kept over restarts. An index that exists already is no error."""
         self._sequence.create_index(self, tuple(self.schema.column(name).name for name in columns))
 
+    def drop_index(self, columns: Sequence[str]) -> None:
+        """Give up an index, for good; lookups by these columns work on, and may make one again."""
+        self._sequence.drop_index(self, tuple(self.schema.column(name).name for name in columns))
+
     def stats(self) -> Mapping[str, Any]:
         """What there is to know about the table without reading it."""
         generation = self._generation
@@ -211,6 +215,10 @@ class MemoryTable(Table):
     def add_index(self, columns: tuple[str, ...]) -> None:
         """For the commit sequence, under its lock."""
         self._generation.index_on(columns)
+
+    def remove_index(self, columns: tuple[str, ...]) -> None:
+        """For the commit sequence, under its lock."""
+        self._generation.drop_index(columns)
 
     def vacuum(self, floor: int) -> None:
         """Give back the rows nobody at `floor` or later can see, if they are worth it. For the commit sequence."""

@@ -55,6 +55,9 @@ def test_an_index_is_used_once_it_is_there(filled):
     assert plan.access == "index"
     assert tuples(filled.snapshot().scan(condition)) == before == [(1, "n2"), (5, "n2"), (8, "n2")]
     assert tuples(filled.snapshot(1).scan(condition)) == [(2, "n2"), (5, "n2"), (8, "n2")]
+    filled.drop_index(["name"])
+    assert plan.access == "scan"
+    assert tuples(filled.snapshot().scan(condition)) == before
 
 
 def test_a_composite_key_needs_all_its_columns(sequence):
