@@ -17,13 +17,13 @@ class DeclarationGrammar(QueryGrammar):
     def columns(self) -> Schema:
         """Declared columns after the opening bracket, and their key."""
         columns: dict[str, Column] = {}
-        key: list[str] = []
+        key: list[Name] = []
         while True:
             token = self._curr
             if self._match(TokenType.PRIMARY_KEY):
                 if key:
                     raise self.refuse("the primary key is declared twice", token=token)
-                key = [name.text for name in self.name_list("a key column")]
+                key = self.name_list("a key column")
             else:
                 column = self._column(key)
                 if column.name.lower() in columns:
@@ -34,11 +34,11 @@ class DeclarationGrammar(QueryGrammar):
             if not self._match(TokenType.COMMA):
                 raise self.refuse('expected "," or ")" after a column')
         for name in key:
-            if name.lower() not in columns:
-                raise self.refuse(f'key column "{name}" is not among the columns', token=self._prev)
-        return Schema(tuple(columns.values()), tuple(columns[name.lower()].name for name in key))
+            if name.text.lower() not in columns:
+                raise self.text.error_at(f'key column "{name.text}" is not among the columns', place=name.place)
+        return Schema(tuple(columns.values()), tuple(columns[name.text.lower()].name for name in key))
 
-    def _column(self, key: list[str]) -> Column:
+    def _column(self, key: list[Name]) -> Column:
         name = self.name("a column")
         type_at = self._curr
         text = self._type_text()
@@ -66,7 +66,7 @@ class DeclarationGrammar(QueryGrammar):
                         token=self._prev,
                         hint="name several columns: PRIMARY KEY (a, b)",
                     )
-                key.append(name.text)
+                key.append(name)
             else:
                 return Column(name.text, type_, nullable)
 

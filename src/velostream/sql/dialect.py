@@ -17,45 +17,63 @@ from sqlglot.tokenizer_core import TokenType
 URI = TokenType.HIVE_TOKEN_STREAM
 """Type of a masked URI's token: one that no rule of sqlglot's asks for, so a URI can stand only where we take it."""
 
-_AGGREGATES: dict[str, type[exp.Func]] = {
-    "COUNT": exp.Count,
+_OF_ONE_ARGUMENT: dict[str, type[exp.Func]] = {
     "SUM": exp.Sum,
     "AVG": exp.Avg,
     "MIN": exp.Min,
     "MAX": exp.Max,
-}
-_PLAIN: dict[str, type[exp.Func]] = {
-    "COALESCE": exp.Coalesce,
     "LOWER": exp.Lower,
     "UPPER": exp.Upper,
     "ABS": exp.Abs,
+}
+_OF_NO_ARGUMENT: dict[str, type[exp.Func]] = {
+    "CURRENT_TIMESTAMP": exp.CurrentTimestamp,
+    # In Spark now() differs between replays of a batch, current_timestamp() does not.
+    "NOW": exp.CurrentTimestamp,
+    "CURRENT_USER": exp.CurrentUser,
     "ROW_NUMBER": exp.RowNumber,
 }
+_OF_ANY_NUMBER: dict[str, type[exp.Func]] = {"COUNT": exp.Count, "COALESCE": exp.Coalesce}
+
+_Builder = Callable[[list[exp.Expr]], exp.Expr]
 
 
-def _typed(function: type[exp.Func]) -> Callable[[list[exp.Expr]], exp.Expr]:
-    return function.from_arg_list
+def _builder(name: str, function: type[exp.Func], *, least: int, most: int | None) -> _Builder:
+    """Makes the typed call; a wrong number of arguments stays a call by name, for Spark to refuse."""
+
+    def build(arguments: list[exp.Expr]) -> exp.Expr:
+        if len(arguments) < least or (most is not None and len(arguments) > most):
+            return exp.Anonymous(this=name, expressions=arguments)
+        return function.from_arg_list(arguments)
+
+    return build
 
 
-def _current_timestamp(arguments: list[exp.Expr]) -> exp.Expr:
-    """`now()` differs between replays of a batch in Spark, `current_timestamp()` does not."""
-    return exp.CurrentTimestamp() if not arguments else exp.Anonymous(this="now", expressions=arguments)
+def _operator(name: str, operator: type[exp.Binary]) -> _Builder:
+    """Makes the operator that the function is another spelling of, as sqlglot writes it by the function."""
+
+    def build(arguments: list[exp.Expr]) -> exp.Expr:
+        if len(arguments) != 2:
+            return exp.Anonymous(this=name, expressions=arguments)
+        return operator(this=arguments[0], expression=arguments[1])
+
+    return build
 
 
-FUNCTIONS: dict[str, Callable[[list[exp.Expr]], exp.Expr]] = {
-    **{name: _typed(function) for name, function in (_AGGREGATES | _PLAIN).items()},
-    "NOW": _current_timestamp,
-    "CURRENT_TIMESTAMP": _current_timestamp,
+FUNCTIONS: dict[str, _Builder] = {
+    "SHIFTLEFT": _operator("SHIFTLEFT", exp.BitwiseLeftShift),
+    "SHIFTRIGHT": _operator("SHIFTRIGHT", exp.BitwiseRightShift),
+    **{name: _builder(name, function, least=1, most=1) for name, function in _OF_ONE_ARGUMENT.items()},
+    **{name: _builder(name, function, least=0, most=0) for name, function in _OF_NO_ARGUMENT.items()},
+    **{name: _builder(name, function, least=1, most=None) for name, function in _OF_ANY_NUMBER.items()},
 }
 
 SYNTAX_FUNCTIONS = (
     "CAST",
     "TRY_CAST",
     "EXTRACT",
-    "TRIM",
     "SUBSTRING",
     "SUBSTR",
-    "POSITION",
     "OVERLAY",
 )
 """Functions whose arguments have a grammar of their own (`CAST(x AS t)`, `EXTRACT(f FROM x)`)."""
@@ -83,6 +101,7 @@ class Tokenizer(Spark.Tokenizer):
     KEYWORDS: ClassVar[dict[str, TokenType]] = {
         **Spark.Tokenizer.KEYWORDS,
         "MATCH_CONDITION": TokenType.MATCH_CONDITION,
+        "SETMINUS": TokenType.EXCEPT,
     }
 
 

@@ -44,6 +44,10 @@ _WINDOW_KINDS = {
     "SESSION": WindowKind.SESSION,
 }
 
+_NO_ALIAS = frozenset((TokenType.PRIMARY_KEY, TokenType.L_PAREN))
+_QUOTED_RELATIONS = frozenset(("STREAM",))
+"""Names that Spark takes for a keyword before an alias: it reads `FROM stream AS s` as the stream of a table `AS`."""
+
 
 class Grammar(PathGrammar):
     """Reads queries and expressions. Ours is left in the tree as marks for `QueryGrammar` to collect."""
@@ -57,7 +61,9 @@ class Grammar(PathGrammar):
     }
     FUNCTIONS: ClassVar[dict[str, Any]] = FUNCTIONS
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-        name: SparkParser.FUNCTION_PARSERS[name] for name in (*SYNTAX_FUNCTIONS, *HINTS)
+        **{name: SparkParser.FUNCTION_PARSERS[name] for name in (*SYNTAX_FUNCTIONS, *HINTS)},
+        "POSITION": lambda self: self._position_call(),
+        "TRIM": lambda self: self._trim_call(),
     }
     NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: SparkParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "IF")
@@ -91,12 +97,32 @@ class Grammar(PathGrammar):
     def _parse_connect(self, skip_start_token: bool = False) -> exp.Connect | None:
         return None
 
+    def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
+        """`[…]` after something; by itself it is no array in Spark."""
+        if this is None and self._match(TokenType.L_BRACKET, advance=False):
+            self.raise_error("Expected something before the bracket")
+        return super()._parse_bracket(this)
+
     def _parse_primary(self) -> exp.Expr | None:
         """Strings side by side are one string."""
         primary = super()._parse_primary()
         if isinstance(primary, exp.Concat):
             return exp.Literal.string("".join(part.name for part in primary.expressions))
         return primary
+
+    def _position_call(self) -> exp.Expr:
+        """`position(a IN b)` as the call `position(a, b)`."""
+        found = self._parse_position()
+        arguments = [found.args.get(name) for name in ("substr", "this", "position")]
+        return exp.Anonymous(this="position", expressions=[argument for argument in arguments if argument is not None])
+
+    def _trim_call(self) -> exp.Expr:
+        """`trim(LEADING FROM a)` as the call `ltrim(a)`; one that names what to trim keeps its form."""
+        trim = self._parse_trim()
+        if trim.expression is not None or not trim.args.get("position"):
+            return trim
+        name = {"LEADING": "ltrim", "TRAILING": "rtrim", "BOTH": "trim"}[trim.args["position"]]
+        return exp.Trim(this=trim.this) if name == "trim" else exp.Anonymous(this=name, expressions=[trim.this])
 
     def _parse_at_time_zone(self, this: exp.Expr | None) -> exp.Expr | None:
         return this
@@ -118,6 +144,41 @@ class Grammar(PathGrammar):
         if set(_given(membership)) <= {"this"}:
             self.raise_error("Expected values", self._prev)
         return membership
+
+    def _parse_table_parts(
+        self, schema: bool = False, is_db_reference: bool = False, wildcard: bool = False, fast: bool = False
+    ) -> exp.Table | exp.Dot | None:
+        """The name of a relation; a star after it, which Postgres ignores, is an error."""
+        parts = super()._parse_table_parts(schema, is_db_reference, wildcard, fast)
+        if parts is not None and self._match(TokenType.STAR, advance=False):
+            self.raise_error("Unexpected star")
+        return parts
+
+    def _parse_value(self, values: bool = True) -> exp.Tuple | None:
+        """A row of VALUES; one without brackets has one value and no alias of its own."""
+        if self._match(TokenType.L_PAREN, advance=False):
+            return super()._parse_value(values)
+        value = self._parse_disjunction()
+        return exp.Tuple(expressions=[value]) if value is not None else None
+
+    def _parse_types(
+        self,
+        check_func: bool = False,
+        schema: bool = False,
+        allow_identifiers: bool = True,
+        with_collation: bool = False,
+    ) -> exp.Expr | None:
+        """A type. sqlglot takes TIME for TIMESTAMP in Spark, which has had a TIME of its own since 4.1, and reads
+        `date(a) 'text'` as a literal of a type with arguments.
+        """
+        first, index = self._curr, self._index
+        type_ = super()._parse_types(check_func, schema, allow_identifiers, with_collation)
+        if check_func and self._index > index + 1 and self._match(TokenType.STRING, advance=False):
+            self._retreat(index)
+            return None
+        if isinstance(type_, exp.DataType) and type_.this == exp.DType.TIME:
+            return exp.DataType(this=exp.DType.USERDEFINED, kind=self._written(first, self._prev).upper())
+        return type_
 
     def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
         items = self._parse_csv(self._select_item)
@@ -150,6 +211,8 @@ class Grammar(PathGrammar):
             )
             if table is not None and (hints := table.args.pop("hints", None)):
                 table.meta.update(hints[0].meta)
+            if isinstance(table, exp.Table) and table.name.upper() in _QUOTED_RELATIONS:
+                table.this.set("quoted", True)
         else:
             table = self._source_table(source, alias_tokens)
             if joins:
@@ -198,7 +261,7 @@ class Grammar(PathGrammar):
             if not token.text.strip():
                 raise self.refuse("the name of a source is empty", token=token)
             return source_of(token.text, relation="", place=place)
-        if token.token_type == TokenType.VAR and self._next.token_type == TokenType.L_PAREN:
+        if token.token_type != TokenType.IDENTIFIER and self._next.token_type == TokenType.L_PAREN:
             name = token.text.lower()
             if name in source_functions():
                 self._advance(2)
@@ -229,7 +292,8 @@ class Grammar(PathGrammar):
         return super()._parse_table_alias(alias_tokens)
 
     def _parse_alias(self, this: exp.Expr | None, explicit: bool = False) -> exp.Expr | None:
-        if self._at_emit() or self._curr.token_type == TokenType.PRIMARY_KEY or self._at_time_window():
+        """An alias after an expression; a list of them needs AS, or a call of an unknown word would be taken for it."""
+        if self._at_emit() or self._at_time_window() or self._curr.token_type in _NO_ALIAS:
             return this
         return super()._parse_alias(this, explicit)
 
@@ -262,8 +326,9 @@ class Grammar(PathGrammar):
         if within is not None:
             join.set(WITHIN, within)
         conditioned = join.args.get("on") or join.args.get("using")
-        free = join.kind == "CROSS" or join.method == "NATURAL" or isinstance(join.this, exp.Lateral)
-        if not conditioned and not free:
+        if not conditioned and isinstance(join.this, exp.Lateral) and join.kind != "CROSS":
+            join.set("on", exp.true())
+        elif not conditioned and join.kind != "CROSS" and join.method != "NATURAL":
             raise self.refuse(
                 "JOIN without a condition",
                 token=first,

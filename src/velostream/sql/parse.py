@@ -117,6 +117,8 @@ def _tokens(masked: MaskedText) -> list[Token]:
         token.line, token.col = place.line, place.column
         if token.start in masked.uris:
             token.token_type = URI
+        elif token.token_type == TokenType.RAW_STRING:
+            token.token_type = TokenType.STRING
         elif token.token_type == TokenType.WINDOW and following and following.token_type == TokenType.L_PAREN:
             token.token_type = TokenType.VAR
         if token.token_type != TokenType.HINT:
@@ -152,7 +154,6 @@ def _check_brackets(masked: MaskedText, tokens: list[Token]) -> None:
 
 def _explained(grammar: StatementGrammar, trouble: UnreadableError) -> ParseError:
     """A complaint of sqlglot's in our words."""
-    token = trouble.token
     if trouble.at_end:
-        return grammar.refuse("the statement ends too early", token=token)
-    return grammar.unexpected(token)
+        return grammar.refuse("the statement ends too early")
+    return grammar.unexpected(trouble.token)

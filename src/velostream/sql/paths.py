@@ -1,4 +1,6 @@
-"""Wildcard paths: `positions.*.shares`, `a.**.b`, `orders[*].amount`, `x[1:3]`, `x[price > 100]`."""
+"""Paths into values: wildcards such as `positions.*.shares`, `a.**.b`, `orders[*].amount`, `x[price > 100]`, and
+`payload:a.b` into a VARIANT.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,9 @@ WILDCARD_PATH = "wildcard_path"
 
 _COMPARISONS = frozenset((TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE))
 
+_VARIANTS = (exp.Column, exp.Dot, exp.Bracket, exp.Paren, exp.Anonymous)
+"""What may hold a VARIANT before a colon."""
+
 
 class PathGrammar(Reader):
     """Reads a column that is a wildcard path as a call of `wildcard_path`, before sqlglot sees it."""
@@ -22,7 +27,33 @@ class PathGrammar(Reader):
         return super()._parse_atom()
 
     def _parse_column(self) -> exp.Expr | None:
-        return self._wildcard_path() or super()._parse_column()
+        if path := self._wildcard_path():
+            return path
+        column = super()._parse_column()
+        if isinstance(column, _VARIANTS) and self._match(TokenType.COLON):
+            return self._parse_column_ops(self._variant_path(column))
+        return column
+
+    def _variant_path(self, column: exp.Expr) -> exp.Expr:
+        """`column:a.b[0]['c']` after its colon, as the call of `variant_get` it stands for."""
+        path = "$" + self._variant_field()
+        while self._match_set((TokenType.DOT, TokenType.L_BRACKET)):
+            if self._prev.token_type == TokenType.DOT:
+                path += self._variant_field()
+                continue
+            key = self._curr
+            if not self._match_set((TokenType.NUMBER, TokenType.STRING)) or not self._match(TokenType.R_BRACKET):
+                raise self.refuse("expected an index or a quoted field in brackets", token=key)
+            path += f"[{key.text}]" if key.token_type == TokenType.NUMBER else _quoted_step(key.text)
+        arguments = [column, exp.Literal.string(path), exp.Literal.string("variant")]
+        return exp.Anonymous(this="variant_get", expressions=arguments)
+
+    def _variant_field(self) -> str:
+        token = self._curr
+        field = self._parse_id_var(any_token=True)
+        if not isinstance(field, exp.Identifier) or token.token_type in (TokenType.NUMBER, TokenType.STRING):
+            raise self.refuse("expected a field of the VARIANT")
+        return _quoted_step(field.name) if field.quoted else f".{field.name}"
 
     def _wildcard_path(self) -> exp.Expr | None:
         """`a.*.b`, `a.**.b`, `a[*].b`, `a[1:3]`, `a[price > 100]`: a call of `wildcard_path` with the text.
@@ -105,3 +136,7 @@ class PathGrammar(Reader):
                 selects_many = selects_many or star or slice_ or kind in _COMPARISONS
             index += 1
         return index, False
+
+
+def _quoted_step(name: str) -> str:
+    return "['" + name.replace("'", "\\'") + "']"

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 from sqlglot import exp
 
+from velostream.sql.ctes import separate_inner_ctes
 from velostream.sql.grammar import (
     BEGINS_AT,
     INTO,
@@ -28,6 +29,7 @@ N = TypeVar("N", bound=exp.Expr)
 MAX_DEPTH = 150
 """Levels of a tree; a chain of equal operators counts as one."""
 
+_CLAUSES = ("where", "group", "having", "order", "limit", "offset", "sort", "cluster", "distribute", "windows")
 _EMITS = {"CHANGES": Emit.CHANGES, "FINAL": Emit.FINAL}
 
 
@@ -86,9 +88,12 @@ class QueryGrammar(Grammar):
         outermost = outermost_select(tree)
         self._refuse_depth(nodes)
         self._refuse_misplaced(nodes)
+        self._complete_frames(nodes)
+        self._lift_joins(nodes)
         key_items = self._key_items(nodes, outermost)
         window = self._window(nodes, outermost)
         into = self._into(nodes, outermost)
+        separate_inner_ctes(tree, nodes)
         sources = self._name_sources(nodes)
         relation_options = self._relation_options(nodes)
         mark_places(nodes)
@@ -102,6 +107,20 @@ class QueryGrammar(Grammar):
             into=into,
         )
 
+    def _lift_joins(self, nodes: list[exp.Expr]) -> None:
+        """`FROM a JOIN b … SELECT x` has its joins where `SELECT x FROM a JOIN b …` has them."""
+        for select in _only(exp.Select, nodes):
+            relation = select.args["from_"].this if select.args.get("from_") else None
+            if relation is not None and relation.args.get("joins"):
+                joins = relation.args.pop("joins") + (select.args.get("joins") or [])
+                select.set("joins", joins)
+
+    def _complete_frames(self, nodes: list[exp.Expr]) -> None:
+        """`ROWS 5 PRECEDING` ends at the current row."""
+        for frame in _only(exp.WindowSpec, nodes):
+            if not frame.args.get("end"):
+                frame.set("end", "CURRENT ROW")
+
     def _refuse_depth(self, nodes: list[exp.Expr]) -> None:
         """Refuse a tree that could not be written again within Python's stack; the nodes come parents first."""
         depths: dict[int, int] = {}
@@ -112,12 +131,11 @@ class QueryGrammar(Grammar):
                 raise self.text.error_at("the expression is nested too deeply", place=place_of(node))
 
     def _refuse_misplaced(self, nodes: list[exp.Expr]) -> None:
-        """Refuse what the grammar had to let pass before it knew what would follow."""
+        """Refuse what sqlglot lets pass and would write otherwise or not at all."""
         for node in nodes:
-            if isinstance(node, exp.Dot) and node.this.is_star:
-                raise self.text.error_at("a wildcard path begins with a column", place=place_of(node))
-            if WITHIN in node.args and not isinstance(node, exp.Join):
-                raise self.text.error_at("WITHIN belongs to a join of two streams", place=place_of(node))
+            problem = _misplaced(node)
+            if problem is not None:
+                raise self.text.error_at(problem, place=place_of(node))
 
     def _key_items(self, nodes: list[exp.Expr], outermost: exp.Select | None) -> tuple[str, ...]:
         names: list[str] = []
@@ -213,6 +231,26 @@ def outermost_select(tree: exp.Expr) -> exp.Select | None:
     while isinstance(tree, exp.Subquery | exp.SetOperation):
         tree = tree.this
     return tree if isinstance(tree, exp.Select) else None
+
+
+def _misplaced(node: exp.Expr) -> str | None:
+    """What is wrong with a node that stands where Spark has no place for it."""
+    if WITHIN in node.args and not isinstance(node, exp.Join):
+        return "WITHIN belongs to a join of two streams"
+    match node:
+        case exp.Dot() if not isinstance(node.this, exp.Expr) or isinstance(node.this, exp.Literal):
+            return "a field of something that has none"
+        case exp.Dot() if node.this.is_star:
+            return "a wildcard path begins with a column"
+        case exp.Lateral() if node.arg_key == "laterals" and not node.args.get("view"):
+            return "LATERAL needs a comma or JOIN before it, or VIEW after it"
+        case exp.Table() if any(node.args.get(clause) for clause in _CLAUSES):
+            return "a relation in brackets has no clauses of its own"
+        case exp.Table() if "" in (node.args.get("this"), node.args.get("db"), node.args.get("catalog")):
+            return "a part of the name is missing"
+        case exp.Distinct() if node.args.get("on"):
+            return "DISTINCT has no ON in Spark"
+    return None
 
 
 def _is_chained(node: exp.Expr) -> bool:

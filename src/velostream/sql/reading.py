@@ -64,8 +64,13 @@ class Reader(SparkParser):
         return self._curr or self._prev
 
     def refuse(self, message: str, *, token: Token | None = None, hint: str | None = None) -> ParseError:
-        """The error for something of ours that is wrong at a token; no other way of reading is tried."""
-        at = token or self.reached
+        """The error for something of ours that is wrong at a token, the next one by default.
+
+        It is no error of sqlglot's: no other way of reading is tried.
+        """
+        at = token or self._curr
+        if not at:
+            return self.text.error(message, offset=self._prev.end + 1, hint=hint)
         return self.text.error(message, offset=at.start, width=at.end - at.start + 1, hint=hint)
 
     def unexpected(self, token: Token) -> ParseError:

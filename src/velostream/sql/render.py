@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import singledispatch
+from typing import ClassVar
 
 from sqlglot import exp
 from sqlglot.generators.spark import SparkGenerator
@@ -61,9 +62,17 @@ class _Writer(SparkGenerator):
     """Writes trees in our language: sources in place of their relations, options, WITHIN, wildcard paths."""
 
     TABLE_HINTS = True
+    EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar[set[type[exp.Expr]]] = set()
 
-    def __init__(self, sources: tuple[SourceRef, ...], relation_options: dict[str, tuple[OptionValue, ...]]) -> None:
+    def __init__(
+        self,
+        sources: tuple[SourceRef, ...],
+        relation_options: dict[str, tuple[OptionValue, ...]],
+        *,
+        commas: bool = False,
+    ) -> None:
         super().__init__(dialect="spark")
+        self._commas = commas
         self._source_of = {source.relation: source for source in sources}
         self._relation_options = relation_options
 
@@ -83,6 +92,8 @@ class _Writer(SparkGenerator):
         return str(super().table_sql(shown, sep))
 
     def join_sql(self, expression: exp.Join, join_op: str | None = None) -> str:
+        if self._commas and expression.kind == "CROSS" and not expression.args.get("on"):
+            return f", {self.sql(expression, 'this')}"
         within = expression.args.get(WITHIN)
         text = str(super().join_sql(expression, join_op))
         return f"{text} WITHIN {_duration(within.name)}" if within is not None else text
@@ -93,8 +104,9 @@ class _Writer(SparkGenerator):
         return str(super().anonymous_sql(expression))
 
 
-def _query(query: Query) -> str:
-    writer = _Writer(query.sources, dict(query.relation_options))
+def _query(query: Query, *, commas: bool = False) -> str:
+    """The query; with `commas` it has no CROSS JOIN, which would take an ON that follows the query for its own."""
+    writer = _Writer(query.sources, dict(query.relation_options), commas=commas)
     tree = query.tree.copy()
     _mark_keys(tree, query.key_items, writer)
     parts = [writer.written(tree)]
@@ -225,7 +237,7 @@ def _(statement: Insert) -> str:
     elif statement.on is None:
         return " ".join([*words, _query_with_options(statement.query, statement.options)])
     else:
-        words += [_query(statement.query), "ON", _expression(statement.on, statement.sources)]
+        words += [_query(statement.query, commas=True), "ON", _expression(statement.on, statement.sources)]
     if statement.options:
         words.append(_options(statement.options))
     return " ".join(words)

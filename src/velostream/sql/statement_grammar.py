@@ -121,7 +121,9 @@ class StatementGrammar(DeclarationGrammar):
         options = self._options() if self._at_options() else ()
         query = self.query() if self._match(TokenType.ALIAS) else None
         if query is not None and query.into is not None:
-            raise self.refuse("a query with a target can't fill a table", hint="leave INTO out")
+            raise self.text.error_at(
+                "a query with a target can't fill a table", place=query.into.place, hint="leave INTO out"
+            )
         if query is None and (emit := self._emit()):
             raise self.refuse(f"EMIT {emit.upper()} belongs to a query", token=self._prev)
         own = self._own_options()
@@ -159,7 +161,7 @@ class StatementGrammar(DeclarationGrammar):
             )
         query = self.query()
         if query.into is not None:
-            raise self.refuse("the query has a target of its own", hint="leave INTO out")
+            raise self.text.error_at("the query has a target of its own", place=query.into.place, hint="leave INTO out")
         condition = self.expression_tree() if upsert and self._match(TokenType.ON) else None
         return Insert(
             target,
@@ -228,7 +230,7 @@ class StatementGrammar(DeclarationGrammar):
         query = self.merge()
         target = query.tree.this
         if not isinstance(target, exp.Table) or target.name in [source.relation for source in query.sources]:
-            raise self.refuse("MERGE INTO needs a table")
+            raise self.text.error_at("MERGE INTO needs a table", place=place_of(target))
         return Merge(Name(target.name, place_of(target)), query.tree, query.sources)
 
     def _select(self) -> Statement:

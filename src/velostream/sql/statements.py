@@ -78,7 +78,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Query:
-    """A SELECT (or set operation, or WITH … SELECT): a sqlglot tree in which a source of FROM is an ordinary table node.
+    """A SELECT (or set operation, or WITH … SELECT): a sqlglot tree where a source of FROM is an ordinary table node.
 
     `relation_options` are those of `FROM x WITH (…)` for tables and streams named in FROM, by lower-case relation name;
     those of a source are in its `SourceRef`. Trees compare by structure, so equal text gives equal queries.

@@ -1,0 +1,1281 @@
+-- What Spark is given for what it could have been given: the same meaning, spelled by sqlglot.
+SELECT CAST(a AS TIMESTAMP)
+--$ SELECT CAST(a AS TIMESTAMP)
+
+SELECT CAST(a AS TIMESTAMP_NTZ)
+--$ SELECT CAST(a AS TIMESTAMP_NTZ)
+
+SELECT CAST(a AS TIMESTAMP_LTZ)
+--$ SELECT CAST(a AS TIMESTAMP_LTZ)
+
+SELECT CAST(a AS DECIMAL(10, 2))
+--$ SELECT CAST(a AS DECIMAL(10, 2))
+
+SELECT CAST(a AS NUMERIC)
+--$ SELECT CAST(a AS DECIMAL)
+
+SELECT CAST(a AS VARCHAR(10))
+--$ SELECT CAST(a AS STRING)
+
+SELECT CAST(a AS CHAR(3))
+--$ SELECT CAST(a AS STRING)
+
+SELECT CAST(a AS BINARY)
+--$ SELECT CAST(a AS BINARY)
+
+SELECT CAST(a AS BYTE)
+--$ SELECT CAST(a AS TINYINT)
+
+SELECT CAST(a AS SHORT)
+--$ SELECT CAST(a AS SMALLINT)
+
+SELECT CAST(a AS LONG)
+--$ SELECT CAST(a AS BIGINT)
+
+SELECT CAST(a AS REAL)
+--$ SELECT CAST(a AS FLOAT)
+
+SELECT CAST(a AS INTERVAL DAY TO SECOND)
+--$ SELECT CAST(a AS INTERVAL DAY TO SECOND)
+
+SELECT CAST(a AS VARIANT)
+--$ SELECT CAST(a AS VARIANT)
+
+SELECT CAST(a AS STRUCT<a: INT, b: STRING>)
+--$ SELECT CAST(a AS STRUCT<a: INT, b: STRING>)
+
+SELECT CAST(a AS MAP<STRING, ARRAY<INT>>)
+--$ SELECT CAST(a AS MAP<STRING, ARRAY<INT>>)
+
+SELECT TRY_CAST(a AS INT)
+--$ SELECT TRY_CAST(a AS INT)
+
+SELECT a::int
+--$ SELECT CAST(a AS INT)
+
+SELECT DATE '2020-01-01'
+--$ SELECT CAST('2020-01-01' AS DATE)
+
+SELECT TIMESTAMP '2020-01-01 00:00:00'
+--$ SELECT CAST('2020-01-01 00:00:00' AS TIMESTAMP)
+
+SELECT TIMESTAMP_NTZ '2020-01-01 00:00:00'
+--$ SELECT CAST('2020-01-01 00:00:00' AS TIMESTAMP_NTZ)
+
+SELECT INTERVAL '5' MINUTE
+--$ SELECT INTERVAL '5' MINUTE
+
+SELECT INTERVAL 5 MINUTES
+--$ SELECT INTERVAL '5' MINUTES
+
+SELECT INTERVAL '1-2' YEAR TO MONTH
+--$ SELECT INTERVAL '1-2' YEAR TO MONTH
+
+SELECT INTERVAL '1 02:03:04' DAY TO SECOND
+--$ SELECT INTERVAL '1 02:03:04' DAY TO SECOND
+
+SELECT INTERVAL 1 DAY 2 HOURS
+--$ SELECT INTERVAL '1' DAY + INTERVAL '2' HOURS
+
+SELECT ts + INTERVAL '1' HOUR
+--$ SELECT ts + INTERVAL '1' HOUR
+
+SELECT a != b
+--$ SELECT a <> b
+
+SELECT a <> b
+--$ SELECT a <> b
+
+SELECT NOT a
+--$ SELECT NOT a
+
+SELECT ! a
+--$ SELECT NOT a
+
+SELECT a == b
+--$ SELECT a = b
+
+SELECT a <=> b
+--$ SELECT a IS NOT DISTINCT FROM b
+
+SELECT a IS DISTINCT FROM b
+--$ SELECT a IS DISTINCT FROM b
+
+SELECT a IS NOT DISTINCT FROM b
+--$ SELECT a IS NOT DISTINCT FROM b
+
+SELECT a RLIKE 'x\\d+'
+--$ SELECT a RLIKE 'x\\d+'
+
+SELECT a LIKE 'x\\_%'
+--$ SELECT a LIKE 'x\\_%'
+
+SELECT a LIKE 'x' ESCAPE '!'
+--$ SELECT a LIKE 'x' ESCAPE '!'
+
+SELECT a ILIKE 'x'
+--$ SELECT a ILIKE 'x'
+
+SELECT a NOT LIKE ALL ('x', 'y')
+--$ SELECT a NOT LIKE ALL ('x', 'y')
+
+SELECT a LIKE ANY ('x', 'y')
+--$ SELECT a LIKE ANY ('x', 'y')
+
+SELECT a REGEXP 'x'
+--$ SELECT a RLIKE 'x'
+
+SELECT 'it''s'
+--$ SELECT 'it\'s'
+
+SELECT 'a\\b'
+--$ SELECT 'a\\b'
+
+SELECT 'a\nb'
+--$ SELECT 'a\nb'
+
+SELECT 'tab\there'
+--$ SELECT 'tab\there'
+
+SELECT r'a\d'
+--$ SELECT 'a\\d'
+
+SELECT X'1F'
+--$ SELECT X'1F'
+
+SELECT 1.5
+--$ SELECT 1.5
+
+SELECT 1.50
+--$ SELECT 1.50
+
+SELECT 1e5
+--$ SELECT 1e5
+
+SELECT 1L
+--$ SELECT CAST(1 AS BIGINT)
+
+SELECT 1.5BD
+--$ SELECT CAST('1.5' AS DECIMAL(2, 1))
+
+SELECT 1.5D
+--$ SELECT CAST(1.5 AS DOUBLE)
+
+SELECT 100Y
+--$ SELECT CAST(100 AS TINYINT)
+
+SELECT a / b
+--$ SELECT a / b
+
+SELECT a % b
+--$ SELECT a % b
+
+SELECT a DIV b
+--$ SELECT a DIV b
+
+SELECT a || b || c
+--$ SELECT a || b || c
+
+SELECT a & b
+--$ SELECT a & b
+
+SELECT a | b
+--$ SELECT a | b
+
+SELECT a ^ b
+--$ SELECT a ^ b
+
+SELECT ~a
+--$ SELECT ~a
+
+SELECT -a
+--$ SELECT -a
+
+SELECT - -a
+--$ SELECT - -a
+
+SELECT a - -1
+--$ SELECT a - -1
+
+SELECT a << 2
+--$ SELECT SHIFTLEFT(a, 2)
+
+SELECT a[0]
+--$ SELECT a[0]
+
+SELECT a['x']
+--$ SELECT a['x']
+
+SELECT a[b + 1]
+--$ SELECT a[b + 1]
+
+SELECT a.b.c
+--$ SELECT a.b.c
+
+SELECT a.b.c.d.e
+--$ SELECT a.b.c.d.e
+
+SELECT a.b[0].c
+--$ SELECT a.b[0].c
+
+SELECT transform(arr, x -> x + 1)
+--$ SELECT TRANSFORM(arr, x -> x + 1)
+
+SELECT aggregate(arr, 0, (acc, x) -> acc + x, acc -> acc * 2)
+--$ SELECT AGGREGATE(arr, 0, (acc, x) -> acc + x, acc -> acc * 2)
+
+SELECT filter(arr, x -> x IS NOT NULL)
+--$ SELECT FILTER(arr, x -> NOT x IS NULL)
+
+SELECT array(1, 2, 3)
+--$ SELECT ARRAY(1, 2, 3)
+
+SELECT map('a', 1, 'b', 2)
+--$ SELECT MAP('a', 1, 'b', 2)
+
+SELECT struct(a, b AS c)
+--$ SELECT STRUCT(a, b AS c)
+
+SELECT named_struct('a', 1, 'b', 2)
+--$ SELECT NAMED_STRUCT('a', 1, 'b', 2)
+
+SELECT array_contains(a, 1)
+--$ SELECT ARRAY_CONTAINS(a, 1)
+
+SELECT element_at(m, 'x')
+--$ SELECT ELEMENT_AT(m, 'x')
+
+SELECT try_element_at(m, 'x')
+--$ SELECT TRY_ELEMENT_AT(m, 'x')
+
+SELECT size(a)
+--$ SELECT SIZE(a)
+
+SELECT explode(a)
+--$ SELECT EXPLODE(a)
+
+SELECT date_add(d, 5)
+--$ SELECT DATE_ADD(d, 5)
+
+SELECT date_sub(d, 5)
+--$ SELECT DATE_SUB(d, 5)
+
+SELECT dateadd(DAY, 5, d)
+--$ SELECT DATEADD(DAY, 5, d)
+
+SELECT datediff(a, b)
+--$ SELECT DATEDIFF(a, b)
+
+SELECT datediff(DAY, a, b)
+--$ SELECT DATEDIFF(DAY, a, b)
+
+SELECT date_diff(a, b)
+--$ SELECT DATE_DIFF(a, b)
+
+SELECT timestampdiff(HOUR, a, b)
+--$ SELECT TIMESTAMPDIFF(HOUR, a, b)
+
+SELECT timestampadd(HOUR, 5, a)
+--$ SELECT TIMESTAMPADD(HOUR, 5, a)
+
+SELECT date_trunc('HOUR', ts)
+--$ SELECT DATE_TRUNC('HOUR', ts)
+
+SELECT trunc(d, 'MM')
+--$ SELECT TRUNC(d, 'MM')
+
+SELECT date_format(d, 'yyyy-MM-dd')
+--$ SELECT DATE_FORMAT(d, 'yyyy-MM-dd')
+
+SELECT to_date('2020', 'yyyy')
+--$ SELECT TO_DATE('2020', 'yyyy')
+
+SELECT to_timestamp(a)
+--$ SELECT TO_TIMESTAMP(a)
+
+SELECT to_timestamp(a, 'yyyy')
+--$ SELECT TO_TIMESTAMP(a, 'yyyy')
+
+SELECT unix_timestamp()
+--$ SELECT UNIX_TIMESTAMP()
+
+SELECT from_unixtime(a)
+--$ SELECT FROM_UNIXTIME(a)
+
+SELECT year(d)
+--$ SELECT YEAR(d)
+
+SELECT month(d)
+--$ SELECT MONTH(d)
+
+SELECT dayofweek(d)
+--$ SELECT DAYOFWEEK(d)
+
+SELECT EXTRACT(YEAR FROM d)
+--$ SELECT EXTRACT(YEAR FROM d)
+
+SELECT EXTRACT(DOW FROM d)
+--$ SELECT EXTRACT(DOW FROM d)
+
+SELECT substring(a, 1, 2)
+--$ SELECT SUBSTRING(a, 1, 2)
+
+SELECT SUBSTRING(a FROM 1 FOR 2)
+--$ SELECT SUBSTRING(a, 1, 2)
+
+SELECT substr(a, 2)
+--$ SELECT SUBSTRING(a, 2)
+
+SELECT position('a' IN b)
+--$ SELECT POSITION('a', b)
+
+SELECT position('a', b)
+--$ SELECT POSITION('a', b)
+
+SELECT position('a', b, 2)
+--$ SELECT POSITION('a', b, 2)
+
+SELECT locate('a', b)
+--$ SELECT LOCATE('a', b)
+
+SELECT instr(b, 'a')
+--$ SELECT INSTR(b, 'a')
+
+SELECT TRIM(a)
+--$ SELECT TRIM(a)
+
+SELECT TRIM(BOTH 'x' FROM a)
+--$ SELECT TRIM(BOTH 'x' FROM a)
+
+SELECT TRIM(LEADING FROM a)
+--$ SELECT LTRIM(a)
+
+SELECT TRIM('x' FROM a)
+--$ SELECT TRIM('x' FROM a)
+
+SELECT ltrim(a)
+--$ SELECT LTRIM(a)
+
+SELECT OVERLAY(a PLACING 'b' FROM 2 FOR 1)
+--$ SELECT OVERLAY(a PLACING 'b' FROM 2 FOR 1)
+
+SELECT overlay(a, 'b', 2)
+--$ SELECT OVERLAY(a PLACING 'b' FROM 2)
+
+SELECT left(a, 2)
+--$ SELECT LEFT(a, 2)
+
+SELECT right(a, 2)
+--$ SELECT RIGHT(a, 2)
+
+SELECT lpad(a, 5, 'x')
+--$ SELECT LPAD(a, 5, 'x')
+
+SELECT concat(a, b)
+--$ SELECT CONCAT(a, b)
+
+SELECT concat_ws(',', a, b)
+--$ SELECT CONCAT_WS(',', a, b)
+
+SELECT split(a, ',')
+--$ SELECT SPLIT(a, ',')
+
+SELECT regexp_extract(a, '(\\d+)', 1)
+--$ SELECT REGEXP_EXTRACT(a, '(\\d+)', 1)
+
+SELECT regexp_replace(a, 'x', 'y')
+--$ SELECT REGEXP_REPLACE(a, 'x', 'y')
+
+SELECT get_json_object(a, '$.x')
+--$ SELECT GET_JSON_OBJECT(a, '$.x')
+
+SELECT from_json(a, 'x INT')
+--$ SELECT FROM_JSON(a, 'x INT')
+
+SELECT to_json(a)
+--$ SELECT TO_JSON(a)
+
+SELECT COUNT(*)
+--$ SELECT COUNT(*)
+
+SELECT COUNT(DISTINCT a)
+--$ SELECT COUNT(DISTINCT a)
+
+SELECT COUNT(DISTINCT a, b)
+--$ SELECT COUNT(DISTINCT a, b)
+
+SELECT COUNT(a, b)
+--$ SELECT COUNT(a, b)
+
+SELECT SUM(DISTINCT a)
+--$ SELECT SUM(DISTINCT a)
+
+SELECT SUM(a) FILTER (WHERE b > 1)
+--$ SELECT SUM(a) FILTER(WHERE b > 1)
+
+SELECT count_if(a > 1)
+--$ SELECT COUNT_IF(a > 1)
+
+SELECT collect_list(a)
+--$ SELECT COLLECT_LIST(a)
+
+SELECT collect_set(a)
+--$ SELECT COLLECT_SET(a)
+
+SELECT array_agg(a)
+--$ SELECT ARRAY_AGG(a)
+
+SELECT first(a)
+--$ SELECT FIRST(a)
+
+SELECT first(a, true)
+--$ SELECT FIRST(a, TRUE)
+
+SELECT first_value(a) IGNORE NULLS
+--$ SELECT FIRST_VALUE(a) IGNORE NULLS
+
+SELECT FIRST_VALUE(a) OVER (PARTITION BY b ORDER BY c)
+--$ SELECT FIRST_VALUE(a) OVER (PARTITION BY b ORDER BY c)
+
+SELECT any_value(a)
+--$ SELECT ANY_VALUE(a)
+
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY a)
+--$ SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY a)
+
+SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY a DESC)
+--$ SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY a DESC)
+
+SELECT listagg(a, ',') WITHIN GROUP (ORDER BY a)
+--$ SELECT LISTAGG(a, ',') WITHIN GROUP (ORDER BY a)
+
+SELECT string_agg(a, ',')
+--$ SELECT STRING_AGG(a, ',')
+
+SELECT string_agg(DISTINCT a, ',') WITHIN GROUP (ORDER BY a)
+--$ SELECT STRING_AGG(DISTINCT a, ',') WITHIN GROUP (ORDER BY a)
+
+SELECT group_concat(a)
+--$ SELECT GROUP_CONCAT(a)
+
+SELECT median(a)
+--$ SELECT MEDIAN(a)
+
+SELECT approx_count_distinct(a)
+--$ SELECT APPROX_COUNT_DISTINCT(a)
+
+SELECT percentile(a, 0.5)
+--$ SELECT PERCENTILE(a, 0.5)
+
+SELECT percentile_approx(a, array(0.5, 0.9), 100)
+--$ SELECT PERCENTILE_APPROX(a, ARRAY(0.5, 0.9), 100)
+
+SELECT mode(a)
+--$ SELECT MODE(a)
+
+SELECT stddev(a)
+--$ SELECT STDDEV(a)
+
+SELECT corr(a, b)
+--$ SELECT CORR(a, b)
+
+SELECT max_by(a, b)
+--$ SELECT MAX_BY(a, b)
+
+SELECT bool_and(a)
+--$ SELECT BOOL_AND(a)
+
+SELECT every(a)
+--$ SELECT EVERY(a)
+
+SELECT some(a)
+--$ SELECT SOME(a)
+
+SELECT any(a)
+--$ SELECT ANY(a)
+
+SELECT bit_and(a)
+--$ SELECT BIT_AND(a)
+
+SELECT grouping(a)
+--$ SELECT GROUPING(a)
+
+SELECT grouping_id(a, b)
+--$ SELECT GROUPING_ID(a, b)
+
+SELECT row_number() OVER (ORDER BY a)
+--$ SELECT ROW_NUMBER() OVER (ORDER BY a)
+
+SELECT rank() OVER (PARTITION BY a ORDER BY b DESC NULLS LAST)
+--$ SELECT RANK() OVER (PARTITION BY a ORDER BY b DESC)
+
+SELECT SUM(a) OVER (ORDER BY b ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+--$ SELECT SUM(a) OVER (ORDER BY b ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+
+SELECT SUM(a) OVER (ORDER BY b RANGE BETWEEN INTERVAL '7' DAYS PRECEDING AND CURRENT ROW)
+--$ SELECT SUM(a) OVER (ORDER BY b RANGE BETWEEN INTERVAL '7' DAYS PRECEDING AND CURRENT ROW)
+
+SELECT lag(a, 1, 0) OVER (ORDER BY b)
+--$ SELECT LAG(a, 1, 0) OVER (ORDER BY b)
+
+SELECT lag(a) IGNORE NULLS OVER (ORDER BY b)
+--$ SELECT LAG(a) IGNORE NULLS OVER (ORDER BY b)
+
+SELECT nth_value(a, 2) OVER w
+--$ SELECT NTH_VALUE(a, 2) OVER w
+
+SELECT CASE WHEN a THEN b ELSE c END
+--$ SELECT CASE WHEN a THEN b ELSE c END
+
+SELECT CASE a WHEN 1 THEN 2 END
+--$ SELECT CASE a WHEN 1 THEN 2 END
+
+SELECT IF(a, b, c)
+--$ SELECT IF(a, b, c)
+
+SELECT if(a > 1, 'x', NULL)
+--$ SELECT IF(a > 1, 'x', NULL)
+
+SELECT iff(a, b, c)
+--$ SELECT IFF(a, b, c)
+
+SELECT nvl(a, b)
+--$ SELECT NVL(a, b)
+
+SELECT nvl2(a, b, c)
+--$ SELECT NVL2(a, b, c)
+
+SELECT nullif(a, b)
+--$ SELECT NULLIF(a, b)
+
+SELECT ifnull(a, b)
+--$ SELECT IFNULL(a, b)
+
+SELECT coalesce(a, b, c)
+--$ SELECT COALESCE(a, b, c)
+
+SELECT decode(a, 1, 'x', 'y')
+--$ SELECT DECODE(a, 1, 'x', 'y')
+
+SELECT greatest(a, b)
+--$ SELECT GREATEST(a, b)
+
+SELECT a BETWEEN 1 AND 2
+--$ SELECT a BETWEEN 1 AND 2
+
+SELECT a NOT BETWEEN 1 AND 2
+--$ SELECT NOT a BETWEEN 1 AND 2
+
+SELECT a IN (1, 2)
+--$ SELECT a IN (1, 2)
+
+SELECT a NOT IN (1, 2)
+--$ SELECT NOT a IN (1, 2)
+
+SELECT (a, b) IN ((1, 2), (3, 4))
+--$ SELECT (a, b) IN ((1, 2), (3, 4))
+
+SELECT a IN (SELECT b FROM t)
+--$ SELECT a IN (SELECT b FROM t)
+
+SELECT EXISTS(SELECT 1 FROM t)
+--$ SELECT EXISTS(SELECT 1 FROM t)
+
+SELECT NOT EXISTS(SELECT 1 FROM t)
+--$ SELECT NOT EXISTS(SELECT 1 FROM t)
+
+SELECT (SELECT MAX(a) FROM t)
+--$ SELECT (SELECT MAX(a) FROM t)
+
+SELECT a IS NULL
+--$ SELECT a IS NULL
+
+SELECT a IS NOT NULL
+--$ SELECT NOT a IS NULL
+
+SELECT a IS TRUE
+--$ SELECT a IS TRUE
+
+SELECT a IS NOT FALSE
+--$ SELECT NOT a IS FALSE
+
+SELECT a IS UNKNOWN
+--$ SELECT a IS NULL
+
+SELECT isnull(a)
+--$ SELECT ISNULL(a)
+
+SELECT current_date()
+--$ SELECT CURRENT_DATE()
+
+SELECT CURRENT_DATE
+--$ SELECT CURRENT_DATE
+
+SELECT current_timestamp()
+--$ SELECT CURRENT_TIMESTAMP()
+
+SELECT CURRENT_TIMESTAMP
+--$ SELECT CURRENT_TIMESTAMP()
+
+SELECT current_user()
+--$ SELECT CURRENT_USER()
+
+SELECT session_user()
+--$ SELECT SESSION_USER()
+
+SELECT localtimestamp()
+--$ SELECT LOCALTIMESTAMP()
+
+SELECT uuid()
+--$ SELECT UUID()
+
+SELECT rand()
+--$ SELECT RAND()
+
+SELECT ceil(a)
+--$ SELECT CEIL(a)
+
+SELECT CEIL(a, 2)
+--$ SELECT CEIL(a, 2)
+
+SELECT floor(a)
+--$ SELECT FLOOR(a)
+
+SELECT round(a, 2)
+--$ SELECT ROUND(a, 2)
+
+SELECT bround(a, 2)
+--$ SELECT BROUND(a, 2)
+
+SELECT log(a)
+--$ SELECT LOG(a)
+
+SELECT log(2, a)
+--$ SELECT LOG(2, a)
+
+SELECT ln(a)
+--$ SELECT LN(a)
+
+SELECT pow(a, 2)
+--$ SELECT POW(a, 2)
+
+SELECT sqrt(a)
+--$ SELECT SQRT(a)
+
+SELECT mod(a, b)
+--$ SELECT MOD(a, b)
+
+SELECT pmod(a, b)
+--$ SELECT PMOD(a, b)
+
+SELECT hash(a)
+--$ SELECT HASH(a)
+
+SELECT md5(a)
+--$ SELECT MD5(a)
+
+SELECT sha2(a, 256)
+--$ SELECT SHA2(a, 256)
+
+SELECT parse_json(a)
+--$ SELECT PARSE_JSON(a)
+
+SELECT variant_get(a, '$.x', 'int')
+--$ SELECT VARIANT_GET(a, '$.x', 'int')
+
+SELECT a:b.c
+--$ SELECT VARIANT_GET(a, '$.b.c', 'variant')
+
+SELECT try_add(a, b)
+--$ SELECT TRY_ADD(a, b)
+
+SELECT try_divide(a, b)
+--$ SELECT TRY_DIVIDE(a, b)
+
+SELECT window(ts, '5 minutes')
+--$ SELECT WINDOW(ts, '5 minutes')
+
+SELECT window(ts, '10 minutes', '5 minutes').start
+--$ SELECT WINDOW(ts, '10 minutes', '5 minutes').start
+
+SELECT session_window(ts, '5 minutes')
+--$ SELECT SESSION_WINDOW(ts, '5 minutes')
+
+SELECT window_time(w)
+--$ SELECT WINDOW_TIME(w)
+
+SELECT inline(a)
+--$ SELECT INLINE(a)
+
+SELECT stack(2, a, b)
+--$ SELECT STACK(2, a, b)
+
+SELECT sequence(1, 5)
+--$ SELECT SEQUENCE(1, 5)
+
+SELECT slice(a, 1, 2)
+--$ SELECT SLICE(a, 1, 2)
+
+SELECT sort_array(a, false)
+--$ SELECT SORT_ARRAY(a, FALSE)
+
+SELECT array_sort(a, (x, y) -> x - y)
+--$ SELECT ARRAY_SORT(a, (x, y) -> x - y)
+
+SELECT zip_with(a, b, (x, y) -> x + y)
+--$ SELECT ZIP_WITH(a, b, (x, y) -> x + y)
+
+SELECT map_filter(m, (k, v) -> v > 1)
+--$ SELECT MAP_FILTER(m, (k, v) -> v > 1)
+
+SELECT cardinality(a)
+--$ SELECT CARDINALITY(a)
+
+SELECT char(65)
+--$ SELECT CHAR(65)
+
+SELECT chr(65)
+--$ SELECT CHR(65)
+
+SELECT initcap(a)
+--$ SELECT INITCAP(a)
+
+SELECT encode(a, 'utf-8')
+--$ SELECT ENCODE(a, 'utf-8')
+
+SELECT convert_timezone('UTC', ts)
+--$ SELECT CONVERT_TIMEZONE('UTC', ts)
+
+SELECT from_utc_timestamp(ts, 'x')
+--$ SELECT FROM_UTC_TIMESTAMP(ts, 'x')
+
+SELECT make_date(2020, 1, 1)
+--$ SELECT MAKE_DATE(2020, 1, 1)
+
+SELECT a COLLATE UTF8_LCASE
+--$ SELECT a COLLATE UTF8_LCASE
+
+SELECT collate(a, 'UTF8_LCASE')
+--$ SELECT COLLATE(a, 'UTF8_LCASE')
+
+SELECT :p
+--$ SELECT :p
+
+SELECT ?
+--$ SELECT ?
+
+SELECT f(x => 1, y => 2)
+--$ SELECT F(x => 1, y => 2)
+
+SELECT `weird name`.`x``y`
+--$ SELECT `weird name`.`x``y`
+
+SELECT date
+--$ SELECT date
+
+SELECT key + status
+--$ SELECT key + status
+
+SELECT offset + limit
+--$ SELECT offset + limit
+
+SELECT timestamp(a)
+--$ SELECT TIMESTAMP(a)
+
+SELECT date(a)
+--$ SELECT DATE(a)
+
+SELECT string(a)
+--$ SELECT STRING(a)
+
+SELECT int(a)
+--$ SELECT INT(a)
+
+SELECT boolean(a)
+--$ SELECT BOOLEAN(a)
+
+SELECT now()
+--$ SELECT CURRENT_TIMESTAMP()
+
+SELECT normalize(a)
+--$ SELECT NORMALIZE(a)
+
+SELECT json_object_keys(a)
+--$ SELECT JSON_OBJECT_KEYS(a)
+
+SELECT json_tuple(a, 'x')
+--$ SELECT JSON_TUPLE(a, 'x')
+
+SELECT array(1, 2)[0]
+--$ SELECT ARRAY(1, 2)[0]
+
+SELECT map('a', 1)['a']
+--$ SELECT MAP('a', 1)['a']
+
+SELECT struct(1 AS a).a
+--$ SELECT STRUCT(1 AS a).a
+
+SELECT (a).b
+--$ SELECT (a).b
+
+SELECT a.b:c
+--$ SELECT VARIANT_GET(a.b, '$.c', 'variant')
+
+SELECT exists(arr, x -> x > 1)
+--$ SELECT EXISTS(arr, x -> x > 1)
+
+SELECT EXISTS(arr, x -> x > 1)
+--$ SELECT EXISTS(arr, x -> x > 1)
+
+SELECT reduce(arr, 0, (a, b) -> a + b)
+--$ SELECT REDUCE(arr, 0, (a, b) -> a + b)
+
+SELECT try_to_timestamp(a, 'x')
+--$ SELECT TRY_TO_TIMESTAMP(a, 'x')
+
+SELECT typeof(a)
+--$ SELECT TYPEOF(a)
+
+SELECT try_sum(a)
+--$ SELECT TRY_SUM(a)
+
+SELECT sum(a) over ()
+--$ SELECT SUM(a) OVER ()
+
+SELECT width_bucket(a, 0, 10, 5)
+--$ SELECT WIDTH_BUCKET(a, 0, 10, 5)
+
+SELECT a NOT RLIKE b
+--$ SELECT NOT a RLIKE b
+
+SELECT a IS NOT DISTINCT FROM NULL
+--$ SELECT a IS NOT DISTINCT FROM NULL
+
+SELECT 1 = 1 AND NOT (2 = 3 OR 4 = 5)
+--$ SELECT 1 = 1 AND NOT (2 = 3 OR 4 = 5)
+
+SELECT a = b = c
+--$ SELECT a = b = c
+
+SELECT NOT a = b
+--$ SELECT NOT a = b
+
+SELECT a AND b OR c
+--$ SELECT a AND b OR c
+
+SELECT * EXCEPT (a, b) FROM t
+--$ SELECT * EXCEPT (a, b) FROM t
+
+SELECT t.* EXCEPT (a) FROM t
+--$ SELECT t.* EXCEPT (a) FROM t
+
+SELECT * FROM t LATERAL VIEW EXPLODE(a) x AS y
+--$ SELECT * FROM t LATERAL VIEW EXPLODE(a) x AS y
+
+SELECT * FROM t LATERAL VIEW OUTER POSEXPLODE(a) x AS p, y
+--$ SELECT * FROM t LATERAL VIEW OUTER POSEXPLODE(a) x AS p, y
+
+SELECT POSEXPLODE(b) AS (p, v) FROM t
+--$ SELECT POSEXPLODE(b) AS (p, v) FROM t
+
+SELECT /*+ BROADCAST(t) */ * FROM t
+--$ SELECT /*+ BROADCAST(t) */ * FROM t
+
+SELECT /*+ REPARTITION(3), COALESCE(2) */ * FROM t
+--$ SELECT /*+ REPARTITION(3), COALESCE(2) */ * FROM t
+
+SELECT /*+ REPARTITION(3, a) */ * FROM t
+--$ SELECT /*+ REPARTITION(3, a) */ * FROM t
+
+SELECT /*+ MERGE(t) */ * FROM t
+--$ SELECT /*+ MERGE(t) */ * FROM t
+
+SELECT a, SUM(b) FROM t GROUP BY GROUPING SETS ((a), ())
+--$ SELECT a, SUM(b) FROM t GROUP BY GROUPING SETS ((a), ())
+
+SELECT a, SUM(b) FROM t GROUP BY ROLLUP (a, b)
+--$ SELECT a, SUM(b) FROM t GROUP BY ROLLUP (a, b)
+
+SELECT a, SUM(b) FROM t GROUP BY CUBE (a, b), ROLLUP(c)
+--$ SELECT a, SUM(b) FROM t GROUP BY CUBE (a, b), ROLLUP (c)
+
+SELECT a, SUM(b) FROM t GROUP BY a, b WITH ROLLUP
+--$ SELECT a, SUM(b) FROM t GROUP BY a, b WITH ROLLUP
+
+SELECT a, SUM(b) FROM t GROUP BY a WITH CUBE
+--$ SELECT a, SUM(b) FROM t GROUP BY a WITH CUBE
+
+SELECT a, SUM(b) FROM t GROUP BY a GROUPING SETS ((a), ())
+--$ SELECT a, SUM(b) FROM t GROUP BY a GROUPING SETS ((a), ())
+
+SELECT a, SUM(b) FROM t GROUP BY ALL
+--$ SELECT a, SUM(b) FROM t GROUP BY ALL
+
+SELECT a FROM t ORDER BY ALL
+--$ SELECT a FROM t ORDER BY ALL
+
+SELECT a FROM t ORDER BY a ASC NULLS LAST, b DESC NULLS FIRST LIMIT 5 OFFSET 2
+--$ SELECT a FROM t ORDER BY a ASC NULLS LAST, b DESC NULLS FIRST LIMIT 5 OFFSET 2
+
+SELECT a FROM t ORDER BY a DESC NULLS LAST, b ASC NULLS FIRST
+--$ SELECT a FROM t ORDER BY a DESC, b ASC
+
+SELECT a FROM t LIMIT ALL
+--$ SELECT a FROM t LIMIT ALL
+
+SELECT a FROM t OFFSET 3
+--$ SELECT a FROM t OFFSET 3
+
+SELECT * FROM t PIVOT (SUM(a) FOR b IN ('x', 'y'))
+--$ SELECT * FROM t PIVOT(SUM(a) FOR b IN ('x', 'y'))
+
+SELECT * FROM t PIVOT (SUM(a) AS s, AVG(a) AS v FOR (b, c) IN (('x', 1) AS x1, ('y', 2)))
+--$ SELECT * FROM t PIVOT(SUM(a) AS s, AVG(a) AS v FOR (b, c) IN (('x', 1) AS x1, ('y', 2)))
+
+SELECT * FROM t UNPIVOT (v FOR n IN (a, b))
+--$ SELECT * FROM t UNPIVOT(v FOR n IN (a, b))
+
+SELECT * FROM t UNPIVOT INCLUDE NULLS (v FOR n IN (a AS x, b AS y))
+--$ SELECT * FROM t UNPIVOT INCLUDE NULLS (v FOR n IN (a AS x, b AS y))
+
+SELECT * FROM t TABLESAMPLE (10 PERCENT)
+--$ SELECT * FROM t TABLESAMPLE (10 PERCENT)
+
+SELECT * FROM t TABLESAMPLE (5 ROWS) x
+--$ SELECT * FROM t TABLESAMPLE (5 ROWS) AS x
+
+SELECT * FROM t TABLESAMPLE (BUCKET 4 OUT OF 10)
+--$ SELECT * FROM t TABLESAMPLE (BUCKET 4 OUT OF 10)
+
+SELECT * FROM a UNION SELECT * FROM b UNION ALL SELECT * FROM c
+--$ SELECT * FROM a UNION SELECT * FROM b UNION ALL SELECT * FROM c
+
+SELECT * FROM a EXCEPT SELECT * FROM b
+--$ SELECT * FROM a EXCEPT SELECT * FROM b
+
+SELECT * FROM a MINUS SELECT * FROM b
+--$ SELECT * FROM a EXCEPT SELECT * FROM b
+
+SELECT * FROM a EXCEPT ALL SELECT * FROM b INTERSECT SELECT * FROM c
+--$ SELECT * FROM a EXCEPT ALL (SELECT * FROM b INTERSECT SELECT * FROM c)
+
+SELECT * FROM a INTERSECT SELECT * FROM b UNION SELECT * FROM c EXCEPT SELECT * FROM d
+--$ SELECT * FROM a INTERSECT SELECT * FROM b UNION SELECT * FROM c EXCEPT SELECT * FROM d
+
+SELECT * FROM a UNION DISTINCT SELECT * FROM b
+--$ SELECT * FROM a UNION SELECT * FROM b
+
+SELECT * FROM a SETMINUS SELECT * FROM b
+--$ SELECT * FROM a EXCEPT SELECT * FROM b
+
+(SELECT * FROM a) UNION (SELECT * FROM b) ORDER BY 1
+--$ (SELECT * FROM a) UNION (SELECT * FROM b) ORDER BY 1
+
+SELECT * FROM a LEFT SEMI JOIN b ON a.x = b.x
+--$ SELECT * FROM a LEFT SEMI JOIN b ON a.x = b.x
+
+SELECT * FROM a SEMI JOIN b ON a.x = b.x
+--$ SELECT * FROM a SEMI JOIN b ON a.x = b.x
+
+SELECT * FROM a LEFT ANTI JOIN b USING (x)
+--$ SELECT * FROM a LEFT ANTI JOIN b USING (x)
+
+SELECT * FROM a ANTI JOIN b USING (x)
+--$ SELECT * FROM a ANTI JOIN b USING (x)
+
+SELECT * FROM a NATURAL JOIN b
+--$ SELECT * FROM a NATURAL JOIN b
+
+SELECT * FROM a NATURAL LEFT JOIN b
+--$ SELECT * FROM a NATURAL LEFT JOIN b
+
+SELECT * FROM a CROSS JOIN b
+--$ SELECT * FROM a CROSS JOIN b
+
+SELECT * FROM a FULL OUTER JOIN b ON a.x = b.x
+--$ SELECT * FROM a FULL OUTER JOIN b ON a.x = b.x
+
+SELECT * FROM a LEFT OUTER JOIN b ON a.x = b.x
+--$ SELECT * FROM a LEFT OUTER JOIN b ON a.x = b.x
+
+SELECT * FROM a INNER JOIN b ON a.x = b.x RIGHT JOIN c ON b.y = c.y
+--$ SELECT * FROM a INNER JOIN b ON a.x = b.x RIGHT JOIN c ON b.y = c.y
+
+SELECT * FROM a, b WHERE a.x = b.x
+--$ SELECT * FROM a CROSS JOIN b WHERE a.x = b.x
+
+SELECT * FROM a, b JOIN c ON a.x = c.x
+--$ SELECT * FROM a CROSS JOIN b JOIN c ON a.x = c.x
+
+SELECT * FROM a, LATERAL (SELECT * FROM b WHERE a.x = b.x) AS c
+--$ SELECT * FROM a CROSS JOIN LATERAL (SELECT * FROM b WHERE a.x = b.x) AS c
+
+SELECT * FROM a JOIN LATERAL (SELECT * FROM b WHERE a.x = b.x) AS c
+--$ SELECT * FROM a JOIN LATERAL (SELECT * FROM b WHERE a.x = b.x) AS c ON TRUE
+
+SELECT * FROM a JOIN LATERAL (SELECT 1) AS c JOIN d ON a.x = d.x
+--$ SELECT * FROM a JOIN LATERAL (SELECT 1) AS c ON TRUE JOIN d ON a.x = d.x
+
+SELECT * FROM a LEFT JOIN LATERAL (SELECT 1) AS c ON TRUE
+--$ SELECT * FROM a LEFT JOIN LATERAL (SELECT 1) AS c ON TRUE
+
+SELECT * FROM a, LATERAL explode(a.x) AS t(y)
+--$ SELECT * FROM a CROSS JOIN LATERAL EXPLODE(a.x) AS t(y)
+
+SELECT * FROM (a JOIN b ON a.x = b.x) JOIN c ON c.y = a.y
+--$ SELECT * FROM (a JOIN b ON a.x = b.x) JOIN c ON c.y = a.y
+
+SELECT * FROM a JOIN (b JOIN c ON b.x = c.x) ON a.x = b.x
+--$ SELECT * FROM a JOIN (b JOIN c ON b.x = c.x) ON a.x = b.x
+
+SELECT * FROM a JOIN b JOIN c ON b.x = c.x ON a.x = b.x
+--$ SELECT * FROM a JOIN b JOIN c ON b.x = c.x ON a.x = b.x
+
+SELECT * FROM RANGE(10)
+--$ SELECT * FROM RANGE(10)
+
+SELECT * FROM range(1, 10, 2) AS r(x)
+--$ SELECT * FROM RANGE(1, 10, 2) AS r(x)
+
+SELECT * FROM EXPLODE(ARRAY(1, 2)) AS t(x)
+--$ SELECT * FROM EXPLODE(ARRAY(1, 2)) AS t(x)
+
+SELECT * FROM VALUES (1, 'a'), (2, 'b') AS t(x, y)
+--$ SELECT * FROM VALUES (1, 'a'), (2, 'b') AS t(x, y)
+
+SELECT * FROM VALUES 1, 2 AS t(x)
+--$ SELECT * FROM VALUES (1), (2) AS t(x)
+
+SELECT * FROM (VALUES (1), (2)) AS t(x)
+--$ SELECT * FROM VALUES (1), (2) AS t(x)
+
+SELECT * FROM (VALUES (1), (2))
+--$ SELECT * FROM VALUES (1), (2)
+
+VALUES (1, 2), (3, 4)
+--$ VALUES (1, 2), (3, 4)
+
+VALUES 1, 2
+--$ VALUES (1), (2)
+
+WITH x AS (SELECT 1 AS a), y(b) AS (SELECT 2) SELECT * FROM x, y
+--$ WITH x AS (SELECT 1 AS a), y(b) AS (SELECT 2) SELECT * FROM x CROSS JOIN y
+
+WITH x AS (WITH z AS (SELECT 1) SELECT * FROM z) SELECT * FROM x
+--$ WITH z AS (SELECT 1), x AS (SELECT * FROM z) SELECT * FROM x
+
+WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r
+--$ WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r
+
+WITH x AS (SELECT 1), y AS (SELECT 2) (SELECT * FROM x) UNION SELECT * FROM y
+--$ WITH x AS (SELECT 1), y AS (SELECT 2) (SELECT * FROM x) UNION SELECT * FROM y
+
+SELECT a FROM (SELECT 1 AS a) AS s WHERE a IN (SELECT b FROM t) AND EXISTS (SELECT 1 FROM u WHERE u.x = s.a)
+--$ SELECT a FROM (SELECT 1 AS a) AS s WHERE a IN (SELECT b FROM t) AND EXISTS(SELECT 1 FROM u WHERE u.x = s.a)
+
+SELECT a FROM (WITH q AS (SELECT 1 AS a) SELECT * FROM q)
+--$ WITH q AS (SELECT 1 AS a) SELECT a FROM (SELECT * FROM q)
+
+SELECT SUM(a) OVER w FROM t WINDOW w AS (PARTITION BY b ORDER BY c), v AS (ORDER BY d)
+--$ SELECT SUM(a) OVER w FROM t WINDOW w AS (PARTITION BY b ORDER BY c), v AS (ORDER BY d)
+
+SELECT SUM(a) OVER (w) FROM t WINDOW w AS (PARTITION BY b)
+--$ SELECT SUM(a) OVER w FROM t WINDOW w AS (PARTITION BY b)
+
+SELECT SUM(a) OVER (DISTRIBUTE BY b SORT BY c) FROM t
+--$ SELECT SUM(a) OVER (PARTITION BY b ORDER BY c) FROM t
+
+SELECT a FROM t DISTRIBUTE BY a SORT BY b
+--$ SELECT a FROM t DISTRIBUTE BY a SORT BY b
+
+SELECT a FROM t CLUSTER BY a
+--$ SELECT a FROM t CLUSTER BY a
+
+SELECT DISTINCT a, b FROM t
+--$ SELECT DISTINCT a, b FROM t
+
+SELECT ALL a FROM t
+--$ SELECT a FROM t
+
+FROM t SELECT a WHERE b
+--$ SELECT a FROM t WHERE b
+
+TABLE t
+--$ SELECT * FROM t
+
+SELECT * FROM t VERSION AS OF 5
+--$ SELECT * FROM t VERSION AS OF 5
+
+SELECT * FROM t FOR VERSION AS OF 5
+--$ SELECT * FROM t VERSION AS OF 5
+
+SELECT * FROM t TIMESTAMP AS OF '2020-01-01' x JOIN u ON x.a = u.a
+--$ SELECT * FROM t TIMESTAMP AS OF '2020-01-01' AS x JOIN u ON x.a = u.a
+
+SELECT a AS status, b AS key, c offset, d properties FROM t
+--$ SELECT a AS status, b AS key, c AS offset, d AS properties FROM t
+
+SELECT a FROM t WHERE a = 1 GROUP BY a HAVING COUNT(*) > 1
+--$ SELECT a FROM t WHERE a = 1 GROUP BY a HAVING COUNT(*) > 1
+
+SELECT COUNT(*), window(ts, '5 minutes').start FROM s GROUP BY window(ts, '5 minutes')
+--$ SELECT COUNT(*), WINDOW(ts, '5 minutes').start FROM s GROUP BY WINDOW(ts, '5 minutes')
+
+SELECT a FROM c.db.t
+--$ SELECT a FROM c.db.t
+
+SELECT a FROM t |> WHERE a > 1
+--$ SELECT * FROM (SELECT a FROM t) WHERE a > 1
+
+SELECT CASE WHEN EXISTS (SELECT 1 FROM t) THEN 1 ELSE 2 END
+--$ SELECT CASE WHEN EXISTS(SELECT 1 FROM t) THEN 1 ELSE 2 END
+
+SELECT a FROM t WHERE (a, b) IN (SELECT c, d FROM u)
+--$ SELECT a FROM t WHERE (a, b) IN (SELECT c, d FROM u)
+
+SELECT struct(*) FROM t
+--$ SELECT STRUCT(*) FROM t
+
+SELECT count(t.*) FROM t
+--$ SELECT COUNT(t.*) FROM t
+
+SELECT a FROM t WHERE a > (SELECT AVG(b) FROM t)
+--$ SELECT a FROM t WHERE a > (SELECT AVG(b) FROM t)
+
+SELECT a.* FROM t a
+--$ SELECT a.* FROM t AS a
+
+SELECT a.b.* FROM t a
+--$ SELECT a.b.* FROM t AS a
+
+SELECT * FROM t AS x(a, b)
+--$ SELECT * FROM t AS x(a, b)
+
+SELECT * FROM parquet.`/x/y`
+--$ SELECT * FROM parquet.`/x/y`
+
+SELECT IDENTIFIER('a') FROM t
+--$ SELECT IDENTIFIER('a') FROM t
+
+SELECT * FROM IDENTIFIER('t')
+--$ SELECT * FROM IDENTIFIER('t')
+
+SELECT a FROM t GROUP BY 1, 2
+--$ SELECT a FROM t GROUP BY 1, 2
+
+SELECT first_value(a) RESPECT NULLS OVER (ORDER BY b) FROM t
+--$ SELECT FIRST_VALUE(a) RESPECT NULLS OVER (ORDER BY b) FROM t
+
+SELECT first(a IGNORE NULLS) FROM t
+--$ SELECT FIRST(a IGNORE NULLS) FROM t
+
+SELECT a FROM t HAVING a > 1
+--$ SELECT a FROM t HAVING a > 1
+
+SELECT count(*) FILTER (WHERE a > 1) OVER (ORDER BY b) FROM t
+--$ SELECT COUNT(*) FILTER(WHERE a > 1) OVER (ORDER BY b) FROM t
+
+SELECT a AS b, b AS c FROM t ORDER BY b + 1
+--$ SELECT a AS b, b AS c FROM t ORDER BY b + 1
+
+SELECT a FROM t SORT BY a LIMIT 5
+--$ SELECT a FROM t SORT BY a LIMIT 5
+
+SELECT MAP(1, 2)[1], ARRAY(1)[0], STRUCT(1 AS a).a
+--$ SELECT MAP(1, 2)[1], ARRAY(1)[0], STRUCT(1 AS a).a
+
+SELECT x.y.z[0]['k'].w FROM t
+--$ SELECT x.y.z[0]['k'].w FROM t
+
+SELECT DATE '2020-01-01' - INTERVAL 1 DAY, TIMESTAMP '2020-01-01' + INTERVAL '1 2:3:4' DAY TO SECOND
+--$ SELECT CAST('2020-01-01' AS DATE) - INTERVAL '1' DAY, CAST('2020-01-01' AS TIMESTAMP) + INTERVAL '1 2:3:4' DAY TO SECOND
+
+SELECT INTERVAL '3' YEAR, INTERVAL 3 YEARS, INTERVAL -'3' DAY, INTERVAL '-3' DAY, INTERVAL '1.5' SECOND, - INTERVAL '3' DAY
+--$ SELECT INTERVAL '3' YEAR, INTERVAL '3' YEARS, INTERVAL -'3' DAY, INTERVAL '-3' DAY, INTERVAL '1.5' SECOND, -INTERVAL '3' DAY
+
+SELECT 1 year, 2 AS day
+--$ SELECT 1 AS year, 2 AS day
+
+SELECT a + b * c - d / e % f, (a + b) * c, -(a + b), - a * b
+--$ SELECT a + b * c - d / e % f, (a + b) * c, -(a + b), -a * b
+
+SELECT NOT a = b AND c OR d, NOT (a AND b), NOT a IS NULL, (NOT a) IS NULL
+--$ SELECT NOT a = b AND c OR d, NOT (a AND b), NOT a IS NULL, (NOT a) IS NULL
+
+SELECT a | b & c ^ d, ~a + b, a || b + c
+--$ SELECT a | b & c ^ d, ~a + b, a || b + c
+
+SELECT a BETWEEN b AND c AND d, a NOT BETWEEN b + 1 AND c OR d
+--$ SELECT a BETWEEN b AND c AND d, NOT a BETWEEN b + 1 AND c OR d
+
+SELECT a LIKE b || '%' AND c, a NOT LIKE 'x' ESCAPE '/', a IN (1, 2) = b
+--$ SELECT a LIKE b || '%' AND c, a NOT LIKE 'x' ESCAPE '/', a IN (1, 2) = b
+
+SELECT 'a\'b', 'a"b', 'a\\b', 'a\nb', 'a\tb', 'a\rb', 'a\0b', 'a\%b', 'a\_b', 'a\qb', 'a\u0041b', '\101', 'é', '\\d+'
+--$ SELECT 'a\'b', 'a"b', 'a\\b', 'a\nb', 'a\tb', 'a\rb', 'a\0b', 'a\\%b', 'a\\_b', 'aqb', 'aAb', 'A', 'é', '\\d+'
+
+SELECT r'a\nb', R'x'
+--$ SELECT 'a\\nb', 'x'
+
+SELECT a AS `x.y`, `a b`.c FROM t
+--$ SELECT a AS `x.y`, `a b`.c FROM t
+
+SELECT a FROM t WHERE a RLIKE '^\\d+$' AND b RLIKE r'\w'
+--$ SELECT a FROM t WHERE a RLIKE '^\\d+$' AND b RLIKE '\\w'
+
+SELECT try_cast(a AS INT), CAST(a AS INTERVAL YEAR TO MONTH), a::STRING, a::decimal(5,2)
+--$ SELECT TRY_CAST(a AS INT), CAST(a AS INTERVAL YEAR TO MONTH), CAST(a AS STRING), CAST(a AS DECIMAL(5, 2))
+
+SELECT CAST(a AS STRING COLLATE UTF8_LCASE), CAST(a AS TIME), CAST(a AS TIME(3))
+--$ SELECT CAST(a AS STRING COLLATE UTF8_LCASE), CAST(a AS TIME), CAST(a AS TIME(3))
+
+SELECT TIME '12:00:00'
+--$ SELECT CAST('12:00:00' AS TIME)
+
+SELECT extract(DAYOFWEEK FROM a), extract(SECONDS FROM INTERVAL '5' SECOND), date_part('YEAR', a)
+--$ SELECT EXTRACT(DAYOFWEEK FROM a), EXTRACT(SECONDS FROM INTERVAL '5' SECOND), DATE_PART('YEAR', a)
+
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY a DESC), mode() WITHIN GROUP (ORDER BY a)
+--$ SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY a DESC), MODE() WITHIN GROUP (ORDER BY a)
+
+SELECT listagg(DISTINCT a, ',') WITHIN GROUP (ORDER BY a) FILTER (WHERE b)
+--$ SELECT LISTAGG(DISTINCT a, ',') WITHIN GROUP (ORDER BY a) FILTER(WHERE b)
+
+SELECT lag(a, 1) OVER (PARTITION BY b ORDER BY c ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)
+--$ SELECT LAG(a, 1) OVER (PARTITION BY b ORDER BY c ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)
+
+SELECT sum(a) OVER (ORDER BY b ROWS UNBOUNDED PRECEDING), sum(a) OVER (ORDER BY b RANGE BETWEEN 1.5 PRECEDING AND UNBOUNDED FOLLOWING)
+--$ SELECT SUM(a) OVER (ORDER BY b ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW), SUM(a) OVER (ORDER BY b RANGE BETWEEN 1.5 PRECEDING AND UNBOUNDED FOLLOWING)
+
+SELECT transform(a, x -> x.b), transform(a, (x, i) -> x + i), f(x -> g(y -> x + y))
+--$ SELECT TRANSFORM(a, x -> x.b), TRANSFORM(a, (x, i) -> x + i), F(x -> G(y -> x + y))
+
+SELECT a:b, a:b.c[0]['d'], t.a:b::int FROM t
+--$ SELECT VARIANT_GET(a, '$.b', 'variant'), VARIANT_GET(a, '$.b.c[0][\'d\']', 'variant'), CAST(VARIANT_GET(t.a, '$.b', 'variant') AS INT) FROM t
+
+SELECT current_date, current_timestamp, current_user, current_time, localtime, user, session_user, current_catalog, current_schema
+--$ SELECT CURRENT_DATE, CURRENT_TIMESTAMP(), CURRENT_USER(), current_time, localtime, user, SESSION_USER, current_catalog, current_schema
+
+SELECT a.current_date, `current_user` FROM t
+--$ SELECT a.current_date, `current_user` FROM t
+
+SELECT timestampadd(HOUR, 1, a), timestampdiff(MONTH, a, b), dateadd(DAY, 1, a), datediff(WEEK, a, b), date_add(a, 1)
+--$ SELECT TIMESTAMPADD(HOUR, 1, a), TIMESTAMPDIFF(MONTH, a, b), DATEADD(DAY, 1, a), DATEDIFF(WEEK, a, b), DATE_ADD(a, 1)
+
+SELECT position('a' IN b), substring(a FROM 2), substring(a FROM 2 FOR 3), trim(both from a), trim(trailing 'x' from a), overlay(a placing b from 1), ceil(a, 1), floor(a)
+--$ SELECT POSITION('a', b), SUBSTRING(a, 2), SUBSTRING(a, 2, 3), TRIM(a), TRIM(TRAILING 'x' FROM a), OVERLAY(a PLACING b FROM 1), CEIL(a, 1), FLOOR(a)
+
+SELECT a:b, a:b.c[0]['d'], t.a:b::int, a:`x y`.z FROM t
+--$ SELECT VARIANT_GET(a, '$.b', 'variant'), VARIANT_GET(a, '$.b.c[0][\'d\']', 'variant'), CAST(VARIANT_GET(t.a, '$.b', 'variant') AS INT), VARIANT_GET(a, '$[\'x y\'].z', 'variant') FROM t
+
+SELECT CAST(a AS STRUCT<a: INT, b: STRING>), CAST(a AS TIME), CAST(a AS TIME(3)), TIME '12:00:00', time, a.time FROM t
+--$ SELECT CAST(a AS STRUCT<a: INT, b: STRING>), CAST(a AS TIME), CAST(a AS TIME(3)), CAST('12:00:00' AS TIME), time, a.time FROM t
+
+SELECT * FROM stream s, stream AS x JOIN STREAM ON TRUE
+--$ SELECT * FROM `stream` AS s CROSS JOIN `stream` AS x JOIN `STREAM` ON TRUE
+
+WITH a AS (SELECT 1 AS x) SELECT * FROM (WITH a AS (SELECT 2 AS x) SELECT * FROM a) JOIN a ON TRUE
+--$ WITH a AS (SELECT 1 AS x), a_1 AS (SELECT 2 AS x) SELECT * FROM (SELECT * FROM a_1 AS a) JOIN a ON TRUE
+
+SELECT * FROM (WITH a AS (SELECT * FROM a) SELECT * FROM a b JOIN a ON TRUE) JOIN a ON TRUE
+--$ WITH a_1 AS (SELECT * FROM a) SELECT * FROM (SELECT * FROM a_1 AS b JOIN a_1 AS a ON TRUE) JOIN a ON TRUE
