@@ -62,21 +62,29 @@ class Connection:
     ) -> None:
         settings = {name: str(value) for name, value in (config or {}).items()}
         self._directory = StateDirectory(path)
+        runtime = SparkRuntime(
+            directory=self._directory.folder("spark"),
+            session=spark,
+            config=settings,
+            inherit=[self._directory.lock_descriptor],
+        )
         try:
-            self._open(settings, spark)
+            self._open(settings, runtime)
         except BaseException:
+            runtime.stop()
             self._directory.close()
             raise
 
-    def _open(self, settings: dict[str, str], spark: SparkSession | None) -> None:
+    def _open(self, settings: dict[str, str], runtime: SparkRuntime) -> None:
         directory = self._directory
-        runtime = SparkRuntime(
-            directory=directory.folder("spark"), session=spark, config=settings, inherit=[directory.lock_descriptor]
-        )
+        catalog = Catalog(directory.path / "catalog.json")
+        if any(entry.is_query for entry in catalog):
+            # Queries will be resumed and need Spark, which takes about as long to start as a long log to read.
+            runtime.warm_up()
         sequence = CommitSequence.open(directory.folder("log") if directory.durable else None)
         self._context = EngineContext(
             directory=directory,
-            catalog=Catalog(directory.path / "catalog.json"),
+            catalog=catalog,
             sequence=sequence,
             spark=runtime,
             replicas=ReplicaPublisher(directory.folder("replicas")),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from velostream.engine.binding import NoSchemaYetError
 from velostream.engine.planning import Lens
 from velostream.engine.sourcing import reference_of
-from velostream.errors import SqlError, VelostreamError
+from velostream.errors import AlreadyExistsError, SqlError, VelostreamError
 from velostream.sql import statements as st
 from velostream.sql.explain import explain_rows, validate_statement
 from velostream.sql.parse import parse_statement
@@ -58,6 +58,7 @@ def _rehearse(lens: _ScriptLens, text: str, *, extended: bool) -> Rehearsed:
         problems: tuple[VelostreamError, ...] = tuple(validate_statement(statement, lens, statement.text))
     except VelostreamError as error:
         problems = (error,)
+    problems += lens.conflicts(statement)
     found = Rehearsed(statement.kind, shown, problems, ())
     if not found.errors:
         found = Rehearsed(statement.kind, shown, problems, tuple(_plan(lens, statement, extended=extended)))
@@ -93,6 +94,14 @@ class _ScriptLens(Lens):
         if created is not None:
             return created.relation()
         return None if name.lower() in self._dropped else super().relation(name)
+
+    def conflicts(self, statement: st.Statement) -> tuple[VelostreamError, ...]:
+        """The error of creating something under a name that is taken."""
+        if not isinstance(statement, st.Create) or statement.or_replace or statement.if_not_exists:
+            return ()
+        name = statement.name.text
+        taken = name.lower() in (known.lower() for known in self.names())
+        return (AlreadyExistsError.of(statement.what.lower(), name),) if taken else ()
 
     def note(self, statement: st.Statement) -> None:
         """Take a statement as executed."""

@@ -171,11 +171,8 @@ class SparkRuntime:
         return session
 
     def _warm(self) -> None:
-        try:
-            # Loads the planner, code generation and the Arrow writer: a second that the first query needn't spend.
-            self.session().range(1).selectExpr("sum(id)").toArrow()
-        except VelostreamError:
-            return
+        with suppress(VelostreamError):
+            self.session()
 
 
 class _CallingThread(threading.local):
