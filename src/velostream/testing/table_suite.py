@@ -15,13 +15,10 @@ it doesn't claim it must refuse.
 
 from __future__ import annotations
 
-import math
 import shutil
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -38,44 +35,21 @@ from velostream.model.expression import Call, ColumnRef, Expression, Literal
 from velostream.model.schema import Column, Schema
 from velostream.tables.base import Snapshot, Table, TableSpec
 from velostream.tables.memory.compare import hashable_rows
-
-KEYED = Schema.of(("id", "BIGINT"), ("name", "STRING"), ("amount", "DECIMAL(10,2)"), key=["id"])
-BAG = Schema(KEYED.columns)
-
-_FAR_PAST = datetime(1, 1, 1, tzinfo=UTC)
-_FAR_FUTURE = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
-TYPES: Mapping[str, Sequence[Any]] = {
-    "BOOLEAN": [True, False],
-    "TINYINT": [-128, 127],
-    "SMALLINT": [-(2**15), 2**15 - 1],
-    "INT": [-(2**31), 0, 2**31 - 1],
-    "BIGINT": [-(2**63), 0, 2**63 - 1],
-    "FLOAT": [0.5, math.nan, math.inf],
-    "DOUBLE": [0.1, math.nan, -math.inf, 5e-324, 1.7976931348623157e308],
-    "DECIMAL(10,2)": [Decimal("-0.50"), Decimal("1.50"), Decimal("99999999.99")],
-    "DECIMAL(38,0)": [Decimal("9" * 38), Decimal("-" + "9" * 38)],
-    "DECIMAL(38,38)": [Decimal("0." + "9" * 38), Decimal(0)],
-    "STRING": ["", " ", 'O\'Reilly "x" \\ % _ ;--', "naïve 日本語 😀 e\u0301", "a\0b", "x" * 100_000],
-    "BINARY": [b"", b"\0\xff", b"\x80" * 5000],
-    "DATE": [date(1, 1, 1), date(1969, 12, 31), date(9999, 12, 31)],
-    "TIMESTAMP": [_FAR_PAST, datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), _FAR_FUTURE],
-    "TIMESTAMP_NTZ": [_FAR_PAST.replace(tzinfo=None), _FAR_FUTURE.replace(tzinfo=None)],
-    "INTERVAL": [timedelta(microseconds=-1), timedelta(days=10_000)],
-    "ARRAY<INT>": [[], [1, None, 2]],
-    "MAP<STRING, DECIMAL(5,2)>": [[], [("a", Decimal("1.50")), ("b", None)]],
-    "STRUCT<a: INT, b: STRUCT<c: ARRAY<STRING>>>": [{"a": None, "b": None}, {"a": 1, "b": {"c": ["x", None]}}],
-}
-NAMES = (
-    'quote"inside',
-    "apostrophe's",
-    "back`tick",
-    "dotted.name",
-    "with space",
-    "select",
-    "größe",
-    "x; DROP TABLE t; --",
-    "%s",
-    "{}",
+from velostream.testing.table_cases import (
+    BAG,
+    KEYED,
+    NAMES,
+    STEPS,
+    TYPES,
+    Model,
+    changes,
+    content,
+    equals,
+    in_threads,
+    keys,
+    rows_of,
+    run_together,
+    write,
 )
 
 _CAPABILITIES_OF: Mapping[Mode, tuple[str, ...]] = {
@@ -85,34 +59,6 @@ _CAPABILITIES_OF: Mapping[Mode, tuple[str, ...]] = {
     Mode.CHANGES: ("insert", "update", "delete"),
     Mode.REPLACE: ("insert", "update", "delete"),
 }
-
-
-def rows_of(schema: Schema, *rows: Sequence[Any]) -> pa.Table:
-    """Rows given as tuples; a tuple may be shorter than the schema."""
-    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=False)) for row in rows], schema.arrow)
-
-
-def write(mode: Mode, *rows: Sequence[Any], schema: Schema = KEYED) -> Write:
-    return Write(mode, rows_of(schema, *rows))
-
-
-def keys(*values: int) -> Write:
-    """A deletion by key."""
-    return Write(Mode.DELETE, pa.table({"id": pa.array(values, pa.int64())}))
-
-
-def changes(*rows: tuple[Sequence[Any], int]) -> Write:
-    table = rows_of(KEYED, *(row for row, _ in rows))
-    return Write(Mode.CHANGES, table.append_column(CHANGE, pa.array([sign for _, sign in rows], pa.int8())))
-
-
-def content(rows: pa.Table) -> Counter[Any]:
-    """Rows as a multiset, compared by value."""
-    return Counter(hashable_rows(rows))
-
-
-def equals(column: str, value: Any, type_: pa.DataType) -> Call:
-    return Call("=", (ColumnRef(column), Literal(value, type_)))
 
 
 class TableSuite:
@@ -171,8 +117,6 @@ class TableSuite:
         self._opened.append(table)
         return table
 
-    # Lifecycle
-
     def test_a_new_table_is_empty(self) -> None:
         for schema in (KEYED, BAG):
             table = self.make_table(schema)
@@ -210,8 +154,6 @@ class TableSuite:
         other = replace(self._specs[id(table)], schema=Schema.of(("id", "INT"), ("other", "DATE"), key=["id"]))
         with pytest.raises(StateError):
             self._open(other)
-
-    # Writing
 
     def test_refuses_what_it_does_not_claim(self) -> None:
         table = self.make_table(KEYED)
@@ -338,8 +280,6 @@ class TableSuite:
         table.commit(Write(Mode.APPEND, pa.table({"N": pa.array([7], pa.int8()), "ID": pa.array([1], pa.int16())})))
         assert table.snapshot().scan().to_pylist() == [{"id": 1, "n": 7}]
 
-    # Epochs
-
     def test_a_repeated_epoch_changes_nothing(self) -> None:
         if self.lacks("epochs", "insert"):
             return
@@ -369,8 +309,6 @@ class TableSuite:
             table = self.crash(table)
             table.commit(write(Mode.APPEND, (number, "x")), Epoch("q", number))
             assert table.snapshot().count() == number + 1
-
-    # Reading
 
     def test_get_and_contains(self) -> None:  # B20
         if self.lacks("insert"):
@@ -500,8 +438,6 @@ class TableSuite:
         with pytest.raises(NotFoundError):
             table.snapshot().count(equals("nam", "a", pa.string()))
 
-    # Types and names
-
     @pytest.mark.parametrize("type_", TYPES)
     def test_every_type_comes_back_exactly(self, type_: str) -> None:
         if self.lacks("insert"):
@@ -552,8 +488,6 @@ class TableSuite:
             assert snapshot.count(equals(name, row[name], pa.string())) == 1
             assert snapshot.scan(columns=[name]).column_names == [name]
 
-    # Threads
-
     def test_readers_see_one_version_while_others_write(self) -> None:  # B33
         if self.lacks("insert", "upsert"):
             return
@@ -573,7 +507,7 @@ class TableSuite:
         def write_once(step: int) -> None:
             table.commit(write(Mode.UPSERT, *((number, str(step)) for number in range(size))))
 
-        _run_together([read_once] * 4, write_once, steps=60)
+        run_together([read_once] * 4, write_once, steps=60)
 
     def test_writers_lose_nothing(self) -> None:
         if self.lacks("insert"):
@@ -585,7 +519,7 @@ class TableSuite:
             for number in range(each):
                 table.commit(write(Mode.APPEND, (writer * each + number, "x")), Epoch(f"w{writer}", number))
 
-        _in_threads([lambda writer=writer: append(writer) for writer in range(writers)])  # type: ignore[misc]
+        in_threads([lambda writer=writer: append(writer) for writer in range(writers)])  # type: ignore[misc]
         assert sorted(table.snapshot().scan().column("id").to_pylist()) == list(range(writers * each))
 
     def test_reading_and_writing_can_be_made_one_step(self) -> None:
@@ -601,12 +535,10 @@ class TableSuite:
                     assert row is not None
                     table.commit(write(Mode.UPSERT, (1, "counter", row["amount"] + 1)))
 
-        _in_threads([increment] * 4)
+        in_threads([increment] * 4)
         row = table.snapshot().get(1)
         assert row is not None
         assert row["amount"] == 80
-
-    # Any program
 
     @settings(
         max_examples=30, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
@@ -617,10 +549,10 @@ class TableSuite:
             return
         keyed = data.draw(st.booleans(), label="keyed")
         table = self.make_table(KEYED if keyed else BAG)
-        model = _Model(keyed=keyed)
+        model = Model(keyed=keyed)
         epoch = 0
         for _ in range(data.draw(st.integers(0, 12), label="steps")):
-            step = data.draw(_STEPS)
+            step = data.draw(STEPS)
             if step in ("reopen", "crash"):
                 if not self.lacks("durable"):
                     table = self.reopen(table) if step == "reopen" else self.crash(table)
@@ -640,93 +572,3 @@ class TableSuite:
             assert (table.version == since) == (before == model.rows)
             if not self.lacks("versions"):
                 self._check_changes(table, since, table.version, before, +model.rows)
-
-
-def _run_together(readers: Sequence[Callable[[], None]], write_once: Callable[[int], None], *, steps: int) -> None:
-    """Read over and over while a writer takes its steps; every reader reads at least once in between."""
-    done = threading.Event()
-    turns = [0] * len(readers)
-
-    def read(number: int) -> None:
-        while not done.is_set():
-            readers[number]()
-            turns[number] += 1
-
-    def work() -> None:
-        try:
-            step = 0
-            while step < steps or min(turns) < 3:
-                step += 1
-                write_once(step)
-        finally:
-            done.set()
-
-    _in_threads([work, *(lambda number=number: read(number) for number in range(len(readers)))])
-
-
-def _in_threads(tasks: Sequence[Callable[[], None]]) -> None:
-    """Run tasks at once; raises the first thing that went wrong in any of them."""
-    failures: list[BaseException] = []
-
-    def run(task: Callable[[], None]) -> None:
-        try:
-            task()
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(task,)) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
-class _Model:
-    """A table as a multiset of rows, with the modes as the seam describes them."""
-
-    def __init__(self, *, keyed: bool) -> None:
-        self.keyed = keyed
-        self.rows: Counter[Any] = Counter()
-
-    def apply(self, step: Write) -> None:
-        """`KeyError` for what the table has to refuse."""
-        rows = Counter(self.rows)
-        signs = step.rows.column(CHANGE).to_pylist() if step.mode is Mode.CHANGES else [1] * step.rows.num_rows
-        given: list[Any] = list(hashable_rows(step.rows.select(list(KEYED.names))))
-        match step.mode:
-            case Mode.REPLACE:
-                rows = Counter()
-            case Mode.DELETE:
-                signs = [-1] * len(given)
-            case Mode.APPEND if self.keyed:
-                taken = {row[0] for row in rows.elements()}
-                if len({row[0] for row in given}) < len(given) or any(row[0] in taken for row in given):
-                    raise KeyError(step)
-            case _:
-                pass
-        for row, sign in zip(given, signs, strict=True):
-            self._change(rows, row, sign)
-        self.rows = +rows
-
-    def _change(self, rows: Counter[Any], row: Any, sign: int) -> None:
-        if self.keyed:
-            for other in [other for other in rows if other[0] == row[0]]:
-                del rows[other]
-        if sign > 0:
-            rows[row] += 1
-        elif rows[row] > 0:
-            rows[row] -= 1
-
-
-_ROW = st.tuples(st.integers(0, 5), st.sampled_from([None, "a", "é"]), st.sampled_from([None, Decimal("1.50")]))
-_ROWS = st.lists(_ROW, max_size=5)
-_STEPS = st.one_of(
-    *(
-        _ROWS.map(lambda rows, mode=mode: write(mode, *rows))  # type: ignore[misc]
-        for mode in (Mode.APPEND, Mode.UPSERT, Mode.DELETE, Mode.REPLACE)
-    ),
-    st.lists(st.tuples(_ROW, st.sampled_from([1, -1])), max_size=6).map(lambda rows: changes(*rows)),
-    st.sampled_from(["reopen", "crash"]),
-)

@@ -11,23 +11,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.errors import TableError, UnsupportedError
+from velostream.errors import UnsupportedError
 from velostream.model.expression import Call, Case, Cast, ColumnRef, Expression, Literal
 from velostream.model.schema import Schema
 from velostream.model.types import render_type
-from velostream.tables.memory.keys import as_array, unscaled_words
-
-Values = Any
-"""A column of results, or a scalar where nothing depends on the row."""
+from velostream.tables.memory.operations import (
+    ARITHMETIC,
+    COMPARISONS,
+    FLOAT_COMPARISONS,
+    Values,
+    changed_case,
+    choose,
+    divide,
+    failing,
+    remainder,
+    total_cast,
+)
 
 _MAX_PRECISION = 38
-_DIGITS_OF_INTEGER = {8: 3, 16: 5, 32: 10, 64: 20}
-_DIGITS_EXACT_IN_DOUBLE = 15
-_MICROSECONDS_PER_DAY = 86_400_000_000
 _PLAIN_PATTERN = re.compile(r"\^?(?:[\w \-@#%&,:;~'\"/<>=!]|\[[A-Za-z0-9_ \-]+\]|[()|]|(?<=[\w\])])[*+?](?![*+?]))*")
 """Regular expressions that mean the same in Java and RE2: no `.`, `$`, back-slashes, lazy or possessive quantifiers."""
 
@@ -185,13 +189,13 @@ class _Compiler:
         type_ = _arithmetic_type(operator, left.type, right.type)
         if operator == "/":
             self.can_fail("a division")
-            return _combine(_divide, type_, left, right)
+            return _combine(divide, type_, left, right)
         if operator == "%":
             self.can_fail("a division")
-            return _combine(_remainder, type_, left, right)
+            return _combine(remainder, type_, left, right)
         if pa.types.is_integer(type_):
             self.can_fail("integer arithmetic")
-        return _combine(_failing(_ARITHMETIC[operator], operator, type_), type_, left, right)
+        return _combine(failing(ARITHMETIC[operator], operator, type_), type_, left, right)
 
     def signed(self, name: str, value: Compiled) -> Compiled:
         if not _is_numeric(value.type):
@@ -199,7 +203,7 @@ class _Compiler:
         if pa.types.is_integer(value.type):
             self.can_fail("integer arithmetic")
         run = pc.negate_checked if name == "neg" else pc.abs_checked
-        return _combine(_failing(run, name, value.type), value.type, value)
+        return _combine(failing(run, name, value.type), value.type, value)
 
     def coalesce(self, arguments: Sequence[Expression]) -> Compiled:
         parts = [self.compile(arguments[0]), *(self.guard().compile(argument) for argument in arguments[1:])]
@@ -214,7 +218,7 @@ class _Compiler:
         type_ = _one_type([value.type for value in (*values, last)])
         chosen = _typed(last, type_)
         for condition, value in reversed(list(zip(conditions, values, strict=True))):
-            chosen = _combine(_choose, type_, condition, _typed(value, type_), chosen)
+            chosen = _combine(choose, type_, condition, _typed(value, type_), chosen)
         return chosen
 
     def concat(self, arguments: Sequence[Expression]) -> Compiled:
@@ -231,8 +235,8 @@ class _Compiler:
             case "trim":
                 return _combine(lambda column: pc.ascii_trim(column, characters=" "), pa.string(), text)
             case "lower":
-                return _combine(lambda column: _changed_case(column, pc.ascii_lower, str.lower), pa.string(), text)
-        return _combine(lambda column: _changed_case(column, pc.ascii_upper, str.upper), pa.string(), text)
+                return _combine(lambda column: changed_case(column, pc.ascii_lower, str.lower), pa.string(), text)
+        return _combine(lambda column: changed_case(column, pc.ascii_upper, str.upper), pa.string(), text)
 
     def substring(self, arguments: Sequence[Expression]) -> Compiled:
         numbers = [argument.value for argument in arguments[1:] if isinstance(argument, Literal)]
@@ -253,8 +257,8 @@ class _Compiler:
         if pa.types.is_integer(source) and pa.types.is_integer(target):
             if target.bit_width < source.bit_width:
                 self.can_fail("a cast to a narrower type")
-            return _combine(_failing(lambda column: column.cast(target), "cast", target), target, value)
-        run = _total_cast(source, target)
+            return _combine(failing(lambda column: column.cast(target), "cast", target), target, value)
+        run = total_cast(source, target)
         if run is None:
             raise CannotCompile(f"a cast of {render_type(source)} to {render_type(target)} is evaluated by Spark")
         return _combine(run, target, value)
@@ -271,20 +275,6 @@ def _combine(function: Callable[..., Values], type_: pa.DataType, *parts: Compil
     return Compiled(lambda rows: function(*(run(rows) for run in runs)), type_)
 
 
-def _failing(function: Callable[..., Values], what: str, type_: pa.DataType) -> Callable[..., Values]:
-    """The function with Arrow's complaint told as ours."""
-
-    def run(*values: Values) -> Values:
-        try:
-            return function(*values)
-        except pa.ArrowInvalid as error:
-            raise TableError(
-                f"result of {what} is out of the range of {render_type(type_)}", code="arithmetic-overflow"
-            ) from error
-
-    return run
-
-
 def _is_numeric(type_: pa.DataType) -> bool:
     return bool(pa.types.is_signed_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
@@ -297,50 +287,8 @@ def _comparison(operator: str, left: Compiled, right: Compiled) -> Compiled:
     if left.type != right.type or not _is_comparable(left.type):
         raise CannotCompile(f"{render_type(left.type)} {operator} {render_type(right.type)} is evaluated by Spark")
     if pa.types.is_floating(left.type):
-        return _combine(_FLOAT_COMPARISONS[operator], pa.bool_(), left, right)
-    return _combine(_COMPARISONS[operator], pa.bool_(), left, right)
-
-
-def _null_safe(equal: Callable[[Values, Values], Values]) -> Callable[[Values, Values], Values]:
-    def run(left: Values, right: Values) -> Values:
-        both_null = pc.and_(pc.is_null(left), pc.is_null(right))
-        return pc.or_(pc.coalesce(equal(left, right), pa.scalar(False)), both_null)
-
-    return run
-
-
-def _float_equal(left: Values, right: Values) -> Values:
-    return pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
-
-
-def _float_less(left: Values, right: Values) -> Values:
-    """NaN is above every other number."""
-    return pc.or_(pc.less(left, right), pc.and_not(pc.is_nan(right), pc.is_nan(left)))
-
-
-_COMPARISONS: dict[str, Callable[[Values, Values], Values]] = {
-    "=": pc.equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-    "<=>": _null_safe(pc.equal),
-}
-_FLOAT_COMPARISONS: dict[str, Callable[[Values, Values], Values]] = {
-    "=": _float_equal,
-    "<>": lambda left, right: pc.invert(_float_equal(left, right)),
-    "<": _float_less,
-    "<=": lambda left, right: pc.invert(_float_less(right, left)),
-    ">": lambda left, right: _float_less(right, left),
-    ">=": lambda left, right: pc.invert(_float_less(left, right)),
-    "<=>": _null_safe(_float_equal),
-}
-_ARITHMETIC: dict[str, Callable[[Values, Values], Values]] = {
-    "+": pc.add_checked,
-    "-": pc.subtract_checked,
-    "*": pc.multiply_checked,
-}
+        return _combine(FLOAT_COMPARISONS[operator], pa.bool_(), left, right)
+    return _combine(COMPARISONS[operator], pa.bool_(), left, right)
 
 
 def _arithmetic_type(operator: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
@@ -370,29 +318,6 @@ def _decimal_type(operator: str, left: pa.DataType, right: pa.DataType) -> pa.Da
     else:
         return None
     return pa.decimal128(precision, scale) if precision <= _MAX_PRECISION else None
-
-
-def _divide(left: Values, right: Values) -> Values:
-    _refuse_zero(left, right)
-    return pc.divide(left, right)
-
-
-def _remainder(left: Values, right: Values) -> Values:
-    """With the dividend's sign. A divisor of -1 is read as 1, which has the same remainders and can't overflow."""
-    _refuse_zero(left, right)
-    unusual = pc.or_(pc.equal(right, pa.scalar(-1, right.type)), pc.equal(right, pa.scalar(0, right.type)))
-    divisor = pc.if_else(unusual, pa.scalar(1, right.type), right)
-    return pc.subtract(left, pc.multiply(pc.divide(left, divisor), divisor))
-
-
-def _refuse_zero(left: Values, right: Values) -> None:
-    wrong = pc.and_(pc.is_valid(left), pc.equal(right, pa.scalar(0, right.type)))
-    if pc.any(pa.array([wrong.as_py()], pa.bool_()) if isinstance(wrong, pa.Scalar) else wrong).as_py():
-        raise TableError("division by zero", hint="NULLIF(divisor, 0) gives NULL instead", code="divide-by-zero")
-
-
-def _choose(condition: Values, value: Values, otherwise: Values) -> Values:
-    return pc.if_else(pc.coalesce(condition, pa.scalar(False)), value, otherwise)
 
 
 def _one_type(types: Sequence[pa.DataType]) -> pa.DataType:
@@ -441,91 +366,3 @@ def _like_to_regex(pattern: str, escape: str | None) -> str:
         else:
             parts.append({"%": ".*", "_": "."}.get(character) or re.escape(character))
     return "(?s)\\A" + "".join(parts) + "\\z"
-
-
-def _changed_case(column: Values, ascii_only: Callable[[Values], Values], by_unicode: Callable[[str], str]) -> Values:
-    """Full Unicode case mapping, where a character may become several; Arrow's own maps one to one."""
-    plain = pc.string_is_ascii(column)
-    if isinstance(column, pa.Scalar):
-        text = column.as_py()
-        return pa.scalar(None if text is None else by_unicode(text), pa.string())
-    if pc.all(plain).as_py() is not False:
-        return ascii_only(column)
-    return pa.chunked_array(
-        [[None if text is None else by_unicode(text) for text in column.to_pylist()]], type=pa.string()
-    )
-
-
-def _total_cast(source: pa.DataType, target: pa.DataType) -> Callable[[Values], Values] | None:
-    """A cast that gives Spark's value for every row and never fails; None where there is none."""
-    if pa.types.is_integer(source):
-        return _cast_of_integer(source, target)
-    if pa.types.is_decimal(source) and pa.types.is_decimal(target):
-        if target.scale >= source.scale and target.precision - target.scale >= source.precision - source.scale:
-            return lambda column: column.cast(target)
-        return None
-    if pa.types.is_decimal(source) and target == pa.float64() and source.precision <= _DIGITS_EXACT_IN_DOUBLE:
-        return _decimal_to_double
-    if source == pa.float32() and target == pa.float64():
-        return lambda column: column.cast(target)
-    if pa.types.is_date(source) and pa.types.is_timestamp(target):
-        return lambda column: column.cast(pa.timestamp("us")).cast(target)
-    if pa.types.is_timestamp(source) and pa.types.is_date(target):
-        return _timestamp_to_date
-    return None
-
-
-def _cast_of_integer(source: pa.DataType, target: pa.DataType) -> Callable[[Values], Values] | None:
-    if pa.types.is_decimal(target):
-        digits = _DIGITS_OF_INTEGER[source.bit_width]
-        if target.precision - target.scale < digits:
-            return None
-        return lambda column: column.cast(pa.decimal128(digits, 0)).cast(target)
-    if target == pa.float64():
-        return lambda column: _through(column, target, _integer_to_double)
-    if pa.types.is_string(target):
-        return lambda column: column.cast(target)
-    return None
-
-
-def _integer_to_double(array: pa.Array) -> pa.Array:
-    return _with_nulls(_numbers(array).astype(np.float64), array)
-
-
-def _decimal_to_double(column: Values) -> Values:
-    """By one division of integers that doubles hold exactly, which rounds to the nearest double; Arrow's may not."""
-
-    def convert(array: pa.Array) -> pa.Array:
-        low, _ = unscaled_words(array)
-        return _with_nulls(low.astype(np.float64) / float(10**array.type.scale), array)
-
-    return _through(column, pa.float64(), convert)
-
-
-def _timestamp_to_date(column: Values) -> Values:
-    def convert(array: pa.Array) -> pa.Array:
-        days = np.floor_divide(_numbers(array.cast(pa.int64())), _MICROSECONDS_PER_DAY).astype(np.int32)
-        return _with_nulls(days, array).cast(pa.date32())
-
-    return _through(column, pa.date32(), convert)
-
-
-def _through(column: Values, target: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Values:
-    """Convert a column as one array; a scalar as an array of one."""
-    if isinstance(column, pa.Scalar):
-        return convert(pa.array([column.as_py()], column.type))[0] if column.is_valid else pa.scalar(None, target)
-    array = as_array(column)
-    if array.null_count == len(array):
-        return pa.nulls(len(array), target)
-    return convert(array)
-
-
-def _numbers(array: pa.Array) -> np.ndarray[Any, Any]:
-    filled = pc.fill_null(array, 0) if array.null_count else array
-    numbers: np.ndarray[Any, Any] = filled.to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _with_nulls(numbers: np.ndarray[Any, Any], array: pa.Array) -> pa.Array:
-    mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return pa.array(numbers, mask=mask)
