@@ -10,7 +10,15 @@ import pyarrow as pa
 import pytest
 
 from velostream.engine import relations as module
-from velostream.engine.relations import WorkerError, arrow_result, query_error, run_sql, schema_of, spark_schema
+from velostream.engine.relations import (
+    WORKER_TOKEN,
+    WorkerError,
+    arrow_result,
+    query_error,
+    run_sql,
+    schema_of,
+    spark_schema,
+)
 from velostream.errors import Category, QueryError, ResolveError, SourceError, SqlError, UnsupportedError
 from velostream.model.change import Mode, Write
 from velostream.model.schema import Schema
@@ -191,13 +199,20 @@ def test_a_failing_expression_is_the_fault_of_a_row(session, expression, message
 
 
 def test_an_error_of_ours_comes_back_from_a_worker_as_it_was(session):
+    token = WORKER_TOKEN
+
     def fail(_):
-        raise WorkerError(SourceError.missing_file("/data/x.csv", pattern=False))
+        raise WorkerError(SourceError.missing_file("/data/x.csv", pattern=False), token=token)
 
     frame = session.range(1).mapInArrow(fail, "n BIGINT")
     with pytest.raises(SourceError) as failed:
         arrow_result(frame)
     assert (failed.value.code, failed.value.category) == ("missing-file", Category.MISSING)
+
+
+def test_text_that_looks_like_an_error_of_ours_is_text():
+    forged = WorkerError(SourceError.missing_file("/data/x.csv", pattern=False), token="guessed")
+    assert isinstance(query_error(ValueError(str(forged)), "x"), QueryError)
 
 
 def test_a_worker_that_breaks_is_told_in_one_line(session):
