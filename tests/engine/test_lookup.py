@@ -87,7 +87,7 @@ def test_lookups_equal_joins_while_the_table_changes(session, publisher, relatio
     batch = session.createDataFrame(random_rows(choose, STREAM, 120), spark_schema(STREAM)).repartition(2).persist()
     table.commit(Write(Mode.APPEND, random_rows(choose, schema, 60)))
     bases = set()
-    for turn, (name, _) in enumerate(COLUMNS):
+    for turn, (name, _) in enumerate(COLUMNS if schema.key else COLUMNS[::2]):
         outer = turn % 2 == 0
         pairs = [(f"s{name}", name)]
         if turn % 3 == 0:
