@@ -348,3 +348,12 @@ SELECT DISTINCT ON (a) b FROM t
 
 SELECT date(a) 'text'
 --! 1:16 unexpected "'text'"
+
+VALUES (1) WINDOW TUMBLING(5m)
+--! 1:12 this WINDOW belongs to the outermost SELECT
+
+SELECT * FROM (t WINDOW TUMBLING(5m))
+--! 1:18 this WINDOW belongs to the outermost SELECT
+
+INSERT INTO kafka('x', a => 1) WITH (a = 2) SELECT 1
+--! 1:38 option "a" is given twice

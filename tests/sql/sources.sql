@@ -101,3 +101,11 @@ SELECT * FROM http://api.example.com/orders?status=open&page=1 o
 -- a slash is a division elsewhere
 SELECT a/b FROM t WHERE EXTRACT(YEAR FROM a) = 2020 / 2
 --> SELECT a / b FROM t WHERE EXTRACT(YEAR FROM a) = 2020 / 2
+
+-- a table of a database answers to its name
+SELECT users.id FROM postgres://h/db?table=users, mysql('mysql://h/db', table => 'orders')
+--> SELECT users.id FROM postgres://h/db?table=users AS users CROSS JOIN mysql://h/db AS orders WITH ('table' = 'orders') WITH ()
+
+-- a URI in double quotes is no name
+SELECT * FROM "file:///with space.csv" x
+--> SELECT * FROM 'file:///with space.csv' AS x

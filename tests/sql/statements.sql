@@ -215,3 +215,7 @@ FROM t -- from where
 -- an ON after a comma is not that of a join
 UPSERT INTO t SELECT a.id FROM a, s ON t.id = s.id
 --> UPSERT INTO t SELECT a.id FROM a, s ON t.id = s.id
+
+-- EMIT after WITH
+CREATE TABLE t AS SELECT a FROM s WHERE b WITH ('x' = 'y') EMIT CHANGES
+--> CREATE TABLE t AS SELECT a FROM s WHERE b EMIT CHANGES WITH ('x' = 'y')

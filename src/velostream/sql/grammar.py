@@ -240,8 +240,9 @@ class Grammar(PathGrammar):
         source = self._source()
         if source is None:
             return self.name("a table, a stream or a URI")
-        options = self._options() if self._at_options() else ()
-        return replace(source, relation="target", options=source.options + options)
+        options = source.options + (self._options() if self._at_options() else ())
+        self.refuse_duplicates(options)
+        return replace(source, relation="target", options=options)
 
     def _parse_into(self) -> exp.Into | None:
         token = self._curr
@@ -257,7 +258,7 @@ class Grammar(PathGrammar):
         place = self.place(token) if token else Place()
         if self._match(URI):
             return source_of(self.text.uris[token.start].text, relation="", place=place)
-        if self._match(TokenType.STRING):
+        if self._match(TokenType.STRING) or ("://" in token.text and self._match(TokenType.IDENTIFIER)):
             if not token.text.strip():
                 raise self.refuse("the name of a source is empty", token=token)
             return source_of(token.text, relation="", place=place)

@@ -54,6 +54,7 @@ class QueryGrammar(Grammar):
         tables = list(tree.find_all(exp.Table))
         if not self._curr and len(tables) == 1 and tables[0].meta_get(OPTIONS_END) == end == self._index:
             self.trailing_options = tables[0].meta.pop(OPTIONS)
+            del tables[0].meta[OPTIONS_END]
         return self._finished(tree, emit)
 
     def relations(self) -> Query:
@@ -152,11 +153,11 @@ class QueryGrammar(Grammar):
 
     def _window(self, nodes: list[exp.Expr], outermost: exp.Select | None) -> Window | None:
         found: Window | None = None
-        for query in _only(exp.Query, nodes):
-            carrier = query.args.pop(TIME_WINDOW, None)
+        for node in nodes:
+            carrier = node.args.pop(TIME_WINDOW, None)
             if carrier is None:
                 continue
-            if query is not outermost:
+            if node is not outermost:
                 raise self.refuse(
                     "this WINDOW belongs to the outermost SELECT",
                     token=carrier.meta[BEGINS_AT],
@@ -186,8 +187,9 @@ class QueryGrammar(Grammar):
         sources: list[SourceRef] = []
         for table in named_by_source:
             source: SourceRef = table.meta.pop(SOURCE)
+            table.meta.pop(OPTIONS_END, None)
             options = source.options + table.meta.pop(OPTIONS, ())
-            self._refuse_duplicates(options)
+            self.refuse_duplicates(options)
             named = replace(source, relation=self._next_relation(taken), options=options)
             table.this.set("this", named.relation)
             alias = natural_alias(named)
@@ -204,13 +206,6 @@ class QueryGrammar(Grammar):
             if name not in taken:
                 return name
 
-    def _refuse_duplicates(self, options: tuple[OptionValue, ...]) -> None:
-        names: set[str] = set()
-        for option in options:
-            if option.name in names:
-                raise self.text.error_at(f'option "{option.name}" is given twice', place=option.place)
-            names.add(option.name)
-
     def _relation_options(self, nodes: list[exp.Expr]) -> dict[str, tuple[OptionValue, ...]]:
         """Options of tables and streams named in FROM; one relation has one set of them."""
         found: dict[str, tuple[OptionValue, ...]] = {}
@@ -218,7 +213,7 @@ class QueryGrammar(Grammar):
             options = table.meta_get(OPTIONS)
             if options is None:
                 continue
-            del table.meta[OPTIONS]
+            del table.meta[OPTIONS], table.meta[OPTIONS_END]
             if options and found.setdefault(table.name.lower(), options) != options:
                 raise self.text.error_at(
                     f'relation "{table.name}" has different options elsewhere in the query', place=options[0].place

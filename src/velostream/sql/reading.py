@@ -126,6 +126,14 @@ class Reader(SparkParser):
                 raise self.refuse('expected "," or ")" after an option', hint=f"write {example}")
         return tuple(options.values())
 
+    def refuse_duplicates(self, options: tuple[OptionValue, ...]) -> None:
+        """An option given twice for one source or sink, be it in two places."""
+        names: set[str] = set()
+        for option in options:
+            if option.name in names:
+                raise self.text.error_at(f'option "{option.name}" is given twice', place=option.place)
+            names.add(option.name)
+
     def _option(self, assign: TokenType, example: str) -> OptionValue:
         first = self._curr
         name = self._option_text().lower()

@@ -66,12 +66,14 @@ def source_of_function(
 
 
 def natural_alias(source: SourceRef) -> str | None:
-    """The name columns of a source without an alias can be qualified by: the last word of its path.
+    """The name columns of a source without an alias can be qualified by: its table, else the last word of its path.
 
-    `memory://orders`, `kafka://host/orders` and `file:///d/orders.csv` answer to `orders`; a pattern has no such name.
+    `memory://orders`, `kafka://host/orders`, `file:///d/orders.csv` and `postgres://h/db?table=orders` answer to
+    `orders`; a pattern has no such name.
     """
-    address = _PARAMETERS.split(source.uri, maxsplit=1)[0].partition("://")[2]
-    last = address.rstrip("/").rpartition("/")[2]
+    uri, parameters = uri_parameters(source.uri)
+    table = next((option.value for option in source.options + parameters if option.name == "table"), None)
+    last = table or uri.partition("://")[2].rstrip("/").rpartition("/")[2]
     if source.kind in ("file", "s3"):
         last = last.partition(".")[0]
     return last if last and not set(last) & set("*?{}[]$@:,`") else None

@@ -27,6 +27,7 @@ from velostream.sql.statements import (
     Name,
     ObjectKind,
     OptionValue,
+    Query,
     QueryAction,
     Refresh,
     Select,
@@ -110,6 +111,10 @@ class StatementGrammar(DeclarationGrammar):
             return self._options()
         return self.trailing_options
 
+    def _late_emit(self, query: Query) -> Query:
+        """The query with an EMIT that stands after the statement's WITH."""
+        return query if query.emit is not None else replace(query, emit=self._emit())
+
     def _create(self) -> Statement:
         or_replace = self._words("OR", "REPLACE")
         if not or_replace and self._words("INDEX"):
@@ -129,7 +134,9 @@ class StatementGrammar(DeclarationGrammar):
         own = self._own_options()
         if options and own:
             raise self.text.error_at("the statement has two WITH clauses", place=own[0].place)
-        if columns is None and query is None and not (options or own):
+        if query is not None:
+            query = self._late_emit(query)
+        elif columns is None and not (options or own):
             raise self.refuse(
                 f'{what.lower()} "{name.text}" has neither columns nor a query',
                 hint="add (id BIGINT, …) or AS SELECT …",
@@ -163,13 +170,14 @@ class StatementGrammar(DeclarationGrammar):
         if query.into is not None:
             raise self.text.error_at("the query has a target of its own", place=query.into.place, hint="leave INTO out")
         condition = self.expression_tree() if upsert and self._match(TokenType.ON) else None
+        options = self._own_options()
         return Insert(
             target,
             columns,
-            query=query,
+            query=self._late_emit(query),
             upsert=upsert,
             on=condition,
-            options=self._own_options(),
+            options=options,
             sources=self.loose_sources,
         )
 
@@ -238,9 +246,9 @@ class StatementGrammar(DeclarationGrammar):
         target = query.into
         if target is None and (self._words("INSERT", "INTO") or self._words("INTO")):
             target = self.target()
-            if query.emit is None:
-                query = replace(query, emit=self._emit())
+            query = self._late_emit(query)
         options = self._own_options()
+        query = self._late_emit(query)
         if target is None:
             return Select(query, options)
         return Insert(target, query=replace(query, into=None), options=options)

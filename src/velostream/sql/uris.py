@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 
 from velostream.errors import ParseError
 from velostream.sql.statements import Place
@@ -68,10 +69,11 @@ class Uri:
 
 
 class Positions:
-    """Offsets of a text as lines and columns counted from 1."""
+    """Offsets of a text as lines and columns counted from 1; lines end where `str.splitlines` ends them."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
+        ends = accumulate(len(line) for line in text.splitlines(keepends=True))
+        self._starts = [0, *ends][: -1 if text else None]
 
     def place(self, offset: int) -> Place:
         line = bisect_right(self._starts, offset)

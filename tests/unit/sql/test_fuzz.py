@@ -96,7 +96,8 @@ def test_garbage_gives_statements_or_an_sql_error(make: Callable[[random.Random]
         if isinstance(outcome, SqlError):
             assert outcome.line >= 1, text
             assert outcome.column >= 1, text
-            assert str(outcome), text
+            assert outcome.text == text
+            assert outcome.caret() or not text.splitlines(), text
         else:
             assert all(render(statement) for statement in outcome), text
         assert time.monotonic() - started < _SECONDS_PER_STATEMENT, text
