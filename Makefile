@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "==> no Java 17 or newer here: installing one into $(VENV)"; \
 		$(BIN)/python -m pip install --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt --editable '.[jdk]'; \
 	fi
-	@echo "==> preparing Spark for fast starts (half a minute, once per machine)"
+	@echo "==> preparing Spark for fast starts (a minute or so, once)"
 	@$(BIN)/velostream doctor --fix
 	@touch $@
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -41,6 +42,13 @@ class Terminal:
 
     def interrupt(self) -> None:
         os.kill(self.process.pid, signal.SIGINT)
+
+    def rest(self) -> str:
+        """What has been shown since."""
+        with suppress(OSError):
+            while True:
+                self.shown += os.read(self._master, 65536).decode()
+        return self.shown
 
     def close(self) -> None:
         self.process.kill()
@@ -131,6 +139,15 @@ def test_ctrl_c_cancels_the_statement_and_keeps_the_session(open_terminal):
     terminal.expect(PROMPT)
     terminal.type("exit\n")
     assert terminal.process.wait(timeout=60) == 0
+
+
+def test_ctrl_c_ends_a_command_that_never_would(open_terminal):
+    text = "CREATE STREAM s (id BIGINT) WITH ('source' = 'memory://s'); SELECT * FROM s"
+    terminal = open_terminal("sql", "-c", text)
+    terminal.expect(r"--+\r\n", seconds=120)
+    terminal.interrupt()
+    assert terminal.process.wait(timeout=30) == 130
+    assert "Traceback" not in terminal.rest()
 
 
 def test_typed_lines_are_there_in_the_next_session(open_terminal, environment):

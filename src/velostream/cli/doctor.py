@@ -112,6 +112,8 @@ def _archive(*, fix: bool) -> Finding:
         built = build_archive()
     except VelostreamError as error:
         return Finding(subject, Verdict.OPTIONAL, f"could not be built: {error.message}", fix=error.hint)
+    except OSError as error:
+        return Finding(subject, Verdict.OPTIONAL, f"could not be built: {error}", fix="set XDG_CACHE_HOME")
     if built is None:
         return Finding(subject, Verdict.OPTIONAL, "this Java can't build one; Spark works without")
     return Finding(subject, Verdict.OK, f"built in {time.monotonic() - started:.0f} s ({built.classes.parent})")

@@ -43,8 +43,8 @@ def execute_text(text: str, *, state: Path | None, form: OutputFormat) -> int:
 
 
 def execute_one(connection: Connection, statement: str, *, form: OutputFormat) -> int | None:
-    """Execute a statement and show its answer; see `show`."""
-    return show(connection.execute(statement), form=form)
+    """Execute a statement and show its answer (see `show`); Ctrl-C cancels it and is raised."""
+    return interruptible(lambda: show(connection.execute(statement), form=form), on_interrupt=connection.interrupt)
 
 
 def show(result: Result, *, form: OutputFormat) -> int | None:
@@ -110,10 +110,7 @@ class _Session:
     def _attempt(self, statement: str) -> bool:
         """Execute one statement; whether it succeeded."""
         try:
-            count = interruptible(
-                lambda: execute_one(self._connection, statement, form=self._form),
-                on_interrupt=self._connection.interrupt,
-            )
+            count = execute_one(self._connection, statement, form=self._form)
         except VelostreamError as error:
             notice(render_text(error))
             return False
