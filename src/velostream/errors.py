@@ -34,8 +34,8 @@ class Category(StrEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether trying again later may help (LANGUAGE.md, Errors)."""
-        return self in (Category.MISSING, Category.NETWORK, Category.UNKNOWN)
+        """Whether trying again later may help: what is missing may come, a full disk may be emptied."""
+        return self in (Category.MISSING, Category.NETWORK, Category.UNKNOWN, Category.STATE, Category.TIMEOUT)
 
 
 def near_names(name: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
@@ -130,7 +130,7 @@ class SqlError(VelostreamError):
         first = problems[0]
         if len(problems) == 1:
             return first
-        error = type(first)(
+        return type(first)(
             first.message,
             detail=first.detail,
             hint=first.hint,
@@ -142,7 +142,6 @@ class SqlError(VelostreamError):
             width=first.width,
             problems=problems,
         )
-        return error
 
 
 class ParseError(SqlError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -60,6 +60,8 @@ class Entry:
     writes: str | None = None
     """Id of the table an INSERT writes to."""
     wish: Wish = Wish.RUNNING
+    derived: bool = True
+    """Of a stream: by a query. A stream declared over a source only names it, and nothing runs for it."""
     indexes: dict[str, list[str]] = field(default_factory=dict)
     """Columns of each secondary index, by its name."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -80,7 +82,8 @@ class Entry:
 
     @property
     def is_query(self) -> bool:
-        return self.kind is not EntryKind.TABLE
+        """Whether something runs for it."""
+        return self.kind is not EntryKind.TABLE and self.derived
 
 
 class Catalog:
@@ -145,14 +148,7 @@ class Catalog:
 
     def add(self, entry: Entry) -> None:
         with self._lock:
-            if entry.kind not in HIDDEN and (existing := self.find(entry.name)) is not None:
-                raise AlreadyExistsError.of(existing.kind, existing.name)
-            self._entries[entry.id] = entry
-            try:
-                self._save()
-            except OSError:
-                del self._entries[entry.id]
-                raise
+            self.swap((), entry)
 
     def update(self, entry: Entry) -> None:
         with self._lock:
@@ -165,6 +161,25 @@ class Catalog:
             except OSError:
                 self._entries[entry.id] = before
                 raise
+
+    def swap(self, gone: Sequence[Entry], *entries: Entry) -> None:
+        """Put entries in the place of others in one step: a crash leaves the old ones or the new ones."""
+        with self._lock:
+            before = dict(self._entries)
+            for entry in gone:
+                self._entries.pop(entry.id, None)
+            try:
+                for entry in entries:
+                    self._refuse_taken(entry)
+                    self._entries[entry.id] = entry
+                self._save()
+            except BaseException:
+                self._entries = before
+                raise
+
+    def _refuse_taken(self, entry: Entry) -> None:
+        if entry.kind not in HIDDEN and (existing := self.find(entry.name)) is not None:
+            raise AlreadyExistsError.of(existing.kind, existing.name)
 
     def remove(self, *entry_ids: str) -> None:
         with self._lock:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from velostream.engine.catalog import Catalog, Entry, EntryKind
+from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind, Wish
 from velostream.engine.context import EngineContext
 from velostream.engine.definitions import Definitions, canonical
 from velostream.engine.directory import StateDirectory
@@ -24,15 +26,15 @@ from velostream.engine.result import Result
 from velostream.engine.show import Shower
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.spark import SparkRuntime
-from velostream.engine.status import State
 from velostream.engine.subscribe import subscribe
-from velostream.errors import ClosedError, NotExecutableError, NotFoundError, StateError
+from velostream.engine.supervisor import Supervisor
+from velostream.errors import ClosedError, NotExecutableError, NotFoundError, QueryError, StateError
 from velostream.model.change import ChangeBatch, Epoch
 from velostream.model.spool import Spool
 from velostream.sql.parse import parse_script, parse_statement
 from velostream.sql.render import render
 from velostream.sql.statements import Create, Insert, Statement
-from velostream.tables.memory.sequence import Commit, CommitSequence, Part
+from velostream.tables.memory.sequence import Commit, CommitSequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,18 +95,19 @@ class Connection:
         )
         self._book = SourceBook(directory)
         self._launcher = Launcher(self._context, self._book)
-        self._definitions = Definitions(self._context, self._launcher)
-        self._executor = Executor(self._context, self._launcher, self._definitions)
+        self._supervisor = Supervisor(self._context, self._launcher)
+        definitions = Definitions(self._context, self._launcher, self._supervisor)
+        self._executor = Executor(self._context, self._launcher, definitions, self._supervisor)
         self._shower = Shower(self._context)
         self._feeds: dict[str, MemoryFeed] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._changed_at: dict[str, datetime] = {}
         sequence.listen(self._note_commit)
-        self._definitions.resume()
+        self._supervisor.resume()
         self._resuming: threading.Thread | None = None
         if any(entry.is_query for entry in self._context.catalog):
-            self._resuming = threading.Thread(target=self._definitions.resume_queries, name="resume", daemon=True)
+            self._resuming = threading.Thread(target=self._supervisor.resume_queries, name="resume", daemon=True)
             self._resuming.start()
 
     def _note_commit(self, commit: Commit) -> None:
@@ -135,15 +138,19 @@ class Connection:
         """
         self._check_open()
         results = []
-        for number, statement in enumerate(parse_script(text)):
-            if not self._is_known(statement):
-                mark = f"script.{number}.{render(statement)}"
-                once = isinstance(statement, Insert) and statement.query is None
-                if once and self._context.sequence.writer(mark) is not None:
+        seen: Counter[str] = Counter()
+        for statement in parse_script(text):
+            if self._is_known(statement):
+                continue
+            epoch = None
+            if isinstance(statement, Insert):
+                text_of = render(statement)
+                mark = hashlib.sha256(text_of.encode()).hexdigest()
+                epoch = Epoch(f"script.{mark}.{seen[text_of]}", 0)
+                seen[text_of] += 1
+                if self._context.sequence.writer(epoch.writer) is not None:
                     continue
-                results.append(self._executor.execute(statement))
-                if once:
-                    self._context.sequence.commit(Part(epoch=Epoch(mark, 0)))
+            results.append(self._executor.execute(statement, epoch=epoch))
         return results
 
     def _is_known(self, statement: Statement) -> bool:
@@ -204,44 +211,56 @@ class Connection:
     def wait(self, name: str, timeout: float | None = 30) -> None:
         """Return when the table or query is ready; raise its failure, or `WaitTimeoutError`."""
         self._check_open()
-        self._context.board(self._any_entry(name)).wait_ready(_deadline(timeout))
+        self._context.wait_ready(self._any_entry(name), _deadline(timeout))
 
     def raise_failure(self, name: str) -> None:
         """Raise what made a table or query fail, if it did."""
-        self._context.board(self._any_entry(name)).raise_if_dead()
+        entry = self._any_entry(name)
+        for board in (self._context.board(entry), *(board for _, board in self._context.hidden_inputs(entry))):
+            board.raise_if_dead()
 
     def drain(self, name: str, timeout: float | None = 30) -> None:
         """Return when everything its sources held at the moment of the call is visible in it."""
         self._check_open()
         deadline = _deadline(timeout)
-        for entry in self._context.catalog.upstream(self._any_entry(name)):
-            self._drain(entry, deadline)
+        entry = self._any_entry(name)
+        if entry.wish is not Wish.RUNNING:
+            raise QueryError(f'query "{entry.name}" is {entry.wish}', hint=f'RESUME QUERY "{entry.name}" lets it go on')
+        for one in self._context.catalog.upstream(entry):
+            self._drain(one, deadline)
 
     def drain_all(self, timeout: float | None = None) -> None:
-        """Drain every query, inputs before readers."""
+        """Drain every query that isn't paused or stopped, inputs before readers."""
         deadline = _deadline(timeout)
         drained: set[str] = set()
         for entry in self._context.catalog.visible():
             for one in self._context.catalog.upstream(entry):
                 if one.id not in drained:
-                    self._drain(one, deadline)
                     drained.add(one.id)
+                    self._drain(one, deadline)
 
     def _drain(self, entry: Entry, deadline: float) -> None:
         board = self._context.board(entry)
-        board.raise_if_dead()
-        if board.state is State.PAUSED:
-            return
         while entry.is_query and entry.id not in self._launcher.runners:
-            board.raise_if_dead()
-            if board.state is State.READY:
+            if self._is_at_rest(entry):
                 return
+            board.raise_if_dead()
             if time.monotonic() > deadline:
                 raise board.timed_out("did not start in time")
             board.wait_for_news(0.1)
         runner = self._launcher.runners.get(entry.id)
         if runner is not None:
+            board.raise_if_dead()
             runner.drain(deadline)
+
+    def _is_at_rest(self, entry: Entry) -> bool:
+        """Whether nothing runs for it by wish: its own, or for an entry of the engine's that of all who read it."""
+        if entry.kind not in HIDDEN:
+            return entry.wish is not Wish.RUNNING
+        readers = self._context.catalog.readers_of(entry.id)
+        for reader in readers:
+            self._context.board(reader).raise_if_dead()
+        return all(self._is_at_rest(reader) for reader in readers)
 
     def status(self, name: str | None = None) -> Any:
         """The status of one table or query; without a name a list of all."""
@@ -281,6 +300,8 @@ class Connection:
         if self._resuming is not None:
             self._resuming.join(timeout=60)
         self._launcher.close()
+        self._context.relations.close()
+        self._context.replicas.close()
         self._context.spark.stop()
         self._context.sequence.close()
         self._directory.close()

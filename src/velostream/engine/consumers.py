@@ -60,8 +60,7 @@ class TransformingConsumer(Consumer):
         return Part(
             writes=writes,
             epoch=Epoch(self.writer, self.number + 1),
-            position={"offset": batch.end, **position},
-            reads=dict.fromkeys(self._table_ids, batch.at),
+            position={"offset": batch.end, "tables_at": batch.at, **position},
         )
 
 
@@ -80,12 +79,12 @@ class TableConsumer(TransformingConsumer):
         if rows.num_rows:
             writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
         if refused:
-            writes.append(self.context.dead_letter_write(self.entry, self.target.name, refused))
+            writes.append(self.context.dead_letter_write(self.entry.name, self.target.name, refused))
         return Outcome(self.part(batch, writes=writes), rows.num_rows)
 
 
 class SpoolConsumer(TransformingConsumer):
-    """Into a spool that others read as a stream: a derived stream, or `memory://` as a target.
+    """Into the spool of a derived stream, which nobody else writes to and others read.
 
     Guarantee: exactly-once, a file is published only after the record that counts it is durable.
     """
@@ -119,6 +118,8 @@ class SinkConsumer(TransformingConsumer):
     """
 
     sink: Sink
+    on_written: Callable[[], None]
+    """Others may be following what was written, such as a memory feed."""
 
     def intend(self, end: Offset, at: int) -> None:
         if self.intended() is None:
@@ -142,7 +143,10 @@ class SinkConsumer(TransformingConsumer):
         if rows.num_rows and part.epoch is not None:
             self.sink.write(rows, part.epoch)
             self.context.crash_point("sink.after-write")
-        return Outcome(part, rows.num_rows)
+        return Outcome(part, rows.num_rows, self.on_written)
+
+    def close(self) -> None:
+        self.sink.close()
 
 
 class IngestRunner(Runner):
@@ -174,6 +178,7 @@ class IngestRunner(Runner):
     def stop(self) -> None:
         if self._ingest is not None and self._consumer is not None:
             self._release(self._ingest, self._consumer)
+            self._consumer.close()
         self._ingest = self._consumer = None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,16 +14,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from velostream.engine.catalog import Catalog, Entry, EntryKind
+from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind
 from velostream.engine.directory import StateDirectory
 from velostream.engine.relations import SnapshotRelations
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State, StatusBoard
-from velostream.errors import TableError
+from velostream.errors import SourceError, TableError
 from velostream.model.change import Mode, Write
 from velostream.model.schema import Schema
-from velostream.sources.base import BadRecord
+from velostream.sources.base import BadRecord, Source
 from velostream.tables.memory.sequence import CommitSequence
 from velostream.tables.memory.table import MemoryTable
 
@@ -84,8 +85,25 @@ class EngineContext:
         """A named instant at which the fault tests end the process; see `testing/crash.py`."""
         if name == os.environ.get("VELOSTREAM_CRASH_AT"):
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.at_crash_point is not None:
-            self.at_crash_point(self.directory.path, name)
+        hook = type(self).at_crash_point
+        if hook is not None:
+            hook(self.directory.path, name)
+
+    def hidden_inputs(self, entry: Entry) -> list[tuple[Entry, StatusBoard]]:
+        """The engine's own entries that a query reads: their trouble is the query's."""
+        inputs = [self.catalog.by_id(read) for read in entry.reads]
+        return [(one, self.board(one)) for one in inputs if one is not None and one.kind in HIDDEN]
+
+    def wait_ready(self, entry: Entry, deadline: float) -> None:
+        """Return when a table or query has been ready; raise its failure, or `WaitTimeoutError` at the deadline."""
+        board = self.board(entry)
+        while not board.was_ready or board.state is State.FAILED:
+            board.raise_if_dead()
+            for _, hidden in self.hidden_inputs(self.catalog.by_id(entry.id) or entry):
+                hidden.raise_if_dead()
+            if time.monotonic() > deadline:
+                raise board.timed_out("did not become ready in time")
+            board.wait_for_news(0.2)
 
     def board(self, entry: Entry) -> StatusBoard:
         found = self.boards.get(entry.id)
@@ -97,14 +115,24 @@ class EngineContext:
     def dead_letters(self) -> MemoryTable:
         return self.sequence.create_table(DEAD_LETTERS, name="dead letters", schema=_DEAD_LETTER_SCHEMA)
 
-    def dead_letter_write(self, entry: Entry, source: str, records: list[BadRecord]) -> tuple[MemoryTable, Write]:
+    def bad_record_writes(self, name: str, source: Source, records: list[BadRecord]) -> list[tuple[MemoryTable, Write]]:
+        """What becomes of records a source could not decode, by its option `bad.records`; `SourceError` for `fail`."""
+        policy = source.settings.text("bad.records")
+        if not records or policy == "skip":
+            return []
+        if policy == "fail":
+            first = records[0]
+            raise SourceError.bad_record(source.spec.uri, position=first.position, reason=first.reason)
+        return [self.dead_letter_write(name, source.spec.uri, records)]
+
+    def dead_letter_write(self, name: str, source: str, records: list[BadRecord]) -> tuple[MemoryTable, Write]:
         """The write that sets bad records of a query aside, to be committed together with its batch."""
         now = datetime.now(UTC)
         rows = pa.Table.from_pylist(
             [
                 {
                     "at": now,
-                    "name": entry.name,
+                    "name": name,
                     "source": source,
                     "position": record.position,
                     "reason": record.reason,

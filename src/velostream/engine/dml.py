@@ -16,7 +16,7 @@ from sqlglot import exp
 from velostream.engine.assignment import assign_column, assign_constant
 from velostream.engine.values import values_rows
 from velostream.errors import NotExecutableError, ResolveError, TableError, ValidationError
-from velostream.model.change import CHANGE, Mode, Write
+from velostream.model.change import CHANGE, Epoch, Mode, Write
 from velostream.model.expression import Expression, Literal
 from velostream.model.schema import Schema
 from velostream.sql.lower import NotLowerable, lower
@@ -34,22 +34,32 @@ _SPARK_ATTEMPTS = 3
 
 
 def insert_values(
-    table: Table, statement: Insert, parameters: Parameters | None = None, *, evaluate: Evaluate | None = None
+    table: Table,
+    statement: Insert,
+    parameters: Parameters | None = None,
+    *,
+    evaluate: Evaluate | None = None,
+    epoch: Epoch | None = None,
 ) -> int:
     """INSERT INTO t [(columns)] VALUES …; the number of rows. An existing key is a `duplicate-key` error."""
     rows = _values(table, statement, parameters, evaluate)
-    table.commit(Write(Mode.APPEND, rows))
+    table.commit(Write(Mode.APPEND, rows), epoch)
     return int(rows.num_rows)
 
 
 def upsert_values(
-    table: Table, statement: Insert, parameters: Parameters | None = None, *, evaluate: Evaluate | None = None
+    table: Table,
+    statement: Insert,
+    parameters: Parameters | None = None,
+    *,
+    evaluate: Evaluate | None = None,
+    epoch: Epoch | None = None,
 ) -> int:
     """UPSERT INTO t VALUES …: a row whose key exists replaces it. Gives the number of rows written."""
     if not table.schema.key:
         raise TableError.without_key(table.name)
     rows = _values(table, statement, parameters, evaluate)
-    table.commit(Write(Mode.UPSERT, rows))
+    table.commit(Write(Mode.UPSERT, rows), epoch)
     return int(rows.num_rows)
 
 

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,9 +23,8 @@ from velostream.engine.options import query_options
 from velostream.engine.passthrough import answer
 from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, run_sql
-from velostream.engine.result import Result
+from velostream.engine.result import Result, rows_of
 from velostream.engine.show import Shower
-from velostream.engine.sourcing import open_sink
 from velostream.engine.status import State
 from velostream.errors import NotExecutableError, NotFoundError, UnsupportedError, ValidationError
 from velostream.model.change import Epoch, Mode, Write
@@ -32,12 +33,14 @@ from velostream.sql.explain import explain_rows, validate_statement
 from velostream.sql.lower import NotLowerable
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
 from velostream.tables.memory.evaluate import CannotCompile
+from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.definitions import Definitions
     from velostream.engine.dml import Evaluate
-    from velostream.engine.launch import Launcher
+    from velostream.engine.launch import Launcher, PushedRows
+    from velostream.engine.supervisor import Supervisor
     from velostream.tables.base import Snapshot
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -46,20 +49,26 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 class Executor:
     """Executes statements of one connection. Stateless itself; may be used from many threads."""
 
-    def __init__(self, context: EngineContext, launcher: Launcher, definitions: Definitions) -> None:
+    def __init__(
+        self, context: EngineContext, launcher: Launcher, definitions: Definitions, supervisor: Supervisor
+    ) -> None:
         self._context = context
         self._launcher = launcher
         self._definitions = definitions
+        self._supervisor = supervisor
         self._shower = Shower(context)
 
-    def execute(self, statement: st.Statement, parameters: Parameters = None) -> Result:
+    def execute(self, statement: st.Statement, parameters: Parameters = None, *, epoch: Epoch | None = None) -> Result:
+        """Execute one statement. With an epoch, rows that an INSERT adds at once are added once for that epoch."""
         match statement:
             case st.Select():
                 return self._select(statement, parameters)
             case st.Create():
+                if statement.query is not None:
+                    statement = replace(statement, query=bind_parameters(statement.query, parameters))
                 return _done(self._definitions.create(statement))
             case st.Insert():
-                return self._insert(statement, parameters)
+                return self._insert(statement, parameters, epoch)
             case st.Update() if statement.source is None:
                 return self._change(dml.update, statement.table, statement, parameters)
             case st.Delete() if statement.source is None:
@@ -84,7 +93,7 @@ class Executor:
             case st.Validate():
                 return self._validate(statement)
             case st.Control():
-                return _done(self._definitions.control(statement.name.text, statement.action))
+                return _done(self._supervisor.control(statement.name.text, statement.action))
             case _:
                 raise NotExecutableError.statement(
                     statement.kind, line=statement.place.line, column=statement.place.column, text=statement.text
@@ -115,7 +124,7 @@ class Executor:
         for one in plan.inputs:
             entry = self._context.catalog.find(one.target.name) if one.source is None else None
             if entry is not None and entry.is_table:
-                self._context.board(entry).wait_ready(deadline)
+                self._context.wait_ready(entry, deadline)
                 self._wait_for_changes(entry, deadline)
 
     def _wait_for_changes(self, entry: Entry, deadline: float) -> None:
@@ -128,7 +137,9 @@ class Executor:
         moved = False
         for upstream in self._context.catalog.upstream(entry):
             runner = self._launcher.runners.get(upstream.id)
-            if isinstance(runner, RefreshRunner) and runner.board.state is State.READY:
+            if isinstance(runner, RefreshRunner):
+                if runner.board.state is not State.READY:
+                    return
                 moved = moved or any(
                     changed.get(one.id, 0) > runner.reflects.get(one.id, 0) for one in runner.inputs.values()
                 )
@@ -142,6 +153,7 @@ class Executor:
         """
         session = self._context.spark.session()
         instead = given or {}
+        readings = []
         with self._context.sequence.pin() as pin:
             frames = {}
             for one in bound.inputs:
@@ -152,10 +164,15 @@ class Executor:
                 elif one.spec is not None:
                     source = self._launcher.book.open(one.spec)
                     start = source.initial_offset()
-                    frames[one.relation] = read_range(
-                        session, source, start, source.latest_offset(start), one.schema
-                    ).frame
-            return arrow_result(run_sql(session, bound.plan.sql, frames))
+                    reading = read_range(session, source, start, source.latest_offset(start), one.schema)
+                    readings.append((source, reading))
+                    frames[one.relation] = reading.frame
+            rows = arrow_result(run_sql(session, bound.plan.sql, frames))
+        for source, reading in readings:
+            letters = self._context.bad_record_writes("SELECT", source, reading.bad_records())
+            if letters:
+                self._context.sequence.commit(Part(writes=letters))
+        return rows
 
     def _push(self, bound: BoundQuery, statement: st.Select) -> Result:
         if bound.plan.strategy is not Strategy.MAP:
@@ -164,18 +181,19 @@ class Executor:
                 hint="CREATE TABLE … AS SELECT … keeps its result up to date; select from that",
                 text=statement.text,
             )
-        batches = self._launcher.push(bound, query_options(statement.options))
-        return Result.streaming(list(bound.schema.names), _limited(batches, bound.plan.limit), batches.close)  # type: ignore[attr-defined]
+        pushed = self._launcher.push(bound, query_options(statement.options))
+        return Result.streaming(list(bound.schema.names), _limited(pushed, bound.plan.limit), pushed.close)
 
-    def _insert(self, statement: st.Insert, parameters: Parameters) -> Result:
+    def _insert(self, statement: st.Insert, parameters: Parameters, epoch: Epoch | None) -> Result:
         if statement.query is None:
             if not isinstance(statement.target, st.Name):
                 raise NotExecutableError.statement("INSERT VALUES into a URI", text=statement.text)
-            write = dml.upsert_values if statement.upsert else dml.insert_values
+            write = partial(dml.upsert_values if statement.upsert else dml.insert_values, epoch=epoch)
             return self._change(write, statement.target, statement, parameters)
         if statement.upsert:
             raise NotExecutableError.statement("UPSERT … SELECT", text=statement.text)
         query = bind_parameters(statement.query, parameters)
+        statement = replace(statement, query=query)
         plan, lens = self._plan(query, statement, continuous=True)
         self._wait_for_inputs(plan, statement.options)
         try:
@@ -200,11 +218,12 @@ class Executor:
         rows = self._pull(bound)
         if isinstance(target, Entry):
             named = rows.rename_columns(list(bound.names)) if bound.names else rows
-            self._context.table(target.id).commit(Write(Mode.APPEND, named))
+            self._context.table(target.id).commit(Write(Mode.APPEND, named), epoch)
         else:
-            sink = open_sink(target, statement.options, bound.schema)
-            sink.write(rows, Epoch(uuid.uuid4().hex, 0))
+            sink = self._launcher.book.open_sink(target, statement.options, bound.schema)
+            sink.write(rows, epoch or Epoch(uuid.uuid4().hex, 0))
             sink.close()
+            self._launcher.wake()
         return Result.affected(rows.num_rows)
 
     def _create_index(self, statement: st.CreateIndex) -> str:
@@ -294,20 +313,13 @@ def bind_parameters(query: st.Query, parameters: Parameters) -> st.Query:
     return replace(query, tree=bind(query.tree, parameters))
 
 
-def _limited(batches: Iterator[pa.Table], limit: int | None) -> Iterator[tuple[Any, ...]]:
-    from velostream.engine.result import rows_of
-
-    remaining = limit
-    if remaining == 0:
-        return
-    for batch in batches:
-        for row in rows_of(batch):
-            yield row
-            if remaining is not None:
-                remaining -= 1
-                if remaining == 0:
-                    batches.close()  # type: ignore[attr-defined]
-                    return
+def _limited(pushed: PushedRows, limit: int | None) -> Iterator[tuple[Any, ...]]:
+    """The rows of the batches, up to the limit; the query behind them ends with the last one."""
+    rows = (row for batch in pushed for row in rows_of(batch))
+    try:
+        yield from rows if limit is None else islice(rows, limit)
+    finally:
+        pushed.close()
 
 
 def _done(text: str) -> Result:

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.gate import Gate
+    from velostream.model.change import Write
     from velostream.model.schema import Schema
     from velostream.tables.memory.sequence import Part
+    from velostream.tables.memory.table import MemoryTable
 
 MAX_ROWS_PER_BATCH = 500_000
 _PARALLEL_STATEMENTS = 4
@@ -66,6 +68,10 @@ class Outcome:
     rows: int
     publish: Callable[[], None] | None = None
 
+    def with_writes(self, writes: Sequence[tuple[MemoryTable, Write]]) -> Outcome:
+        """The same with more to commit."""
+        return replace(self, part=replace(self.part, writes=[*self.part.writes, *writes]))
+
 
 class Consumer(ABC):
     """A statement's place in an ingest. The ingest's thread calls everything but the constructor."""
@@ -82,6 +88,9 @@ class Consumer(ABC):
         self.ready_at: Offset | None = None
         """The end of what the source held when the consumer was first ready to run; reaching it means ready."""
         self.dead = False
+        self._retry = RetryPolicy.default()
+        self._attempts = 0
+        self._resume_at = 0.0
 
     @abstractmethod
     def run(self, batch: Batch) -> Outcome:
@@ -102,7 +111,7 @@ class Consumer(ABC):
         return None
 
     def runnable(self) -> bool:
-        if self.dead:
+        if self.dead or time.monotonic() < self._resume_at:
             return False
         try:
             return self._gate.is_open(self.board)
@@ -110,9 +119,29 @@ class Consumer(ABC):
             self.fail(error)
             return False
 
+    def close(self) -> None:
+        """Give back what is held; called once, after the last batch."""
+
     def became_ready(self) -> None:
         """The position has reached what the source held at the start."""
         self.board.become(State.READY)
+
+    def trouble(self, error: VelostreamError) -> None:
+        """A batch did not go through: try it again after a while, or fail where that can't help."""
+        if not error.category.retriable:
+            self.fail(error)
+            return
+        self._attempts += 1
+        delay = self._retry.delay(self._attempts)
+        self._resume_at = time.monotonic() + delay.total_seconds()
+        state = State.DEGRADED if self.board.was_ready else State.WAITING
+        self.board.retrying(error, attempts=self._attempts, next_retry_at=datetime.now(UTC) + delay, state=state)
+
+    def advance(self, end: Offset) -> None:
+        """The batch up to `end` is committed."""
+        self.position = end
+        self.number += 1
+        self._attempts = 0
 
     def fail(self, error: VelostreamError) -> None:
         self.dead = True
@@ -219,13 +248,16 @@ class Ingest:
             start = members[0].position
             end = self.source.latest_offset(start, max_rows=self._max_rows)
             ahead = groups[0][0].position if groups else None
-            if ahead is not None and self.source.reached(end, ahead):
+            if ahead is not None and self.source.reached(end, ahead) and self.source.reached(ahead, start):
                 end = ahead
             if end != start:
                 self._batch(start, end, members)
                 moved = True
             if ahead is not None and members[0].position == ahead:
                 groups[0] = [consumer for consumer in members if not consumer.dead] + groups[0]
+        for consumer in active:
+            if consumer.board.state in (State.DEGRADED, State.WAITING) and consumer.runnable():
+                self._settle(consumer)
         if moved and len({json.dumps(consumer.position) for consumer in self._consumers}) == 1:
             self.source.commit(self._consumers[0].position)
         return moved
@@ -265,7 +297,7 @@ class Ingest:
             except SourceError:
                 raise
             except Exception as error:  # noqa: BLE001 - one statement's trouble must not stop the others
-                consumer.fail(query_error(error, f'query "{consumer.entry.name}" failed'))
+                consumer.trouble(query_error(error, f'query "{consumer.entry.name}" failed'))
                 return None
 
         if len(members) == 1:
@@ -283,23 +315,24 @@ class Ingest:
                 raise
         rest, guilty = sift(batch, consumer.probe)
         outcome = consumer.run(rest)
-        letters = self.context.dead_letter_write(consumer.entry, self.source.spec.uri, guilty)
-        return replace(outcome, part=replace(outcome.part, writes=[*outcome.part.writes, letters]))
+        return outcome.with_writes([self.context.dead_letter_write(consumer.entry.name, self.source.spec.uri, guilty)])
 
     def _commit(self, outcomes: list[tuple[Consumer, Outcome]], bad: list[BadRecord], end: Offset) -> None:
-        outcomes = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
+        settled = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
+        outcomes = [pair for pair in settled if not pair[0].dead]
         self.context.crash_point("ingest.before-commit")
         try:
             self.context.sequence.commit(*(outcome.part for _, outcome in outcomes))
             committed = outcomes
-        except VelostreamError:
+        except VelostreamError as error:
+            if error.category.retriable:
+                raise
             committed = [pair for pair in outcomes if self._commit_alone(*pair)]
         self.context.crash_point("ingest.after-commit")
+        for consumer, _ in committed:
+            consumer.advance(end)
         for consumer, outcome in committed:
-            if outcome.publish is not None:
-                outcome.publish()
-            consumer.position = end
-            consumer.number += 1
+            self._publish(consumer, outcome)
             consumer.board.count(outcome.rows)
             self._settle(consumer)
             consumer.board.notify()
@@ -309,22 +342,27 @@ class Ingest:
         try:
             self.context.sequence.commit(outcome.part)
         except VelostreamError as error:
-            consumer.fail(error)
+            consumer.trouble(error)
             return False
         return True
 
+    @staticmethod
+    def _publish(consumer: Consumer, outcome: Outcome) -> None:
+        """Show what the log already counts. If that fails the statement stops; starting it again makes up for it."""
+        if outcome.publish is None:
+            return
+        try:
+            outcome.publish()
+        except OSError as error:
+            consumer.fail(query_error(error, f'rows of query "{consumer.entry.name}" could not be published'))
+
     def _with_dead_letters(self, consumer: Consumer, outcome: Outcome, bad: list[BadRecord]) -> Outcome:
-        if not bad:
+        try:
+            letters = self.context.bad_record_writes(consumer.entry.name, self.source, bad)
+        except SourceError as error:
+            consumer.fail(error)
             return outcome
-        policy = self.source.settings.text("bad.records") or "dead_letter"
-        if policy == "fail":
-            first = bad[0]
-            consumer.fail(SourceError.bad_record(self.source.spec.uri, position=first.position, reason=first.reason))
-            return outcome
-        if policy == "skip":
-            return outcome
-        letters = self.context.dead_letter_write(consumer.entry, self.source.spec.uri, bad)
-        return replace(outcome, part=replace(outcome.part, writes=[*outcome.part.writes, letters]))
+        return outcome if not letters else outcome.with_writes(letters)
 
     def _settle(self, consumer: Consumer) -> None:
         """Show where the consumer stands: loading until it has reached what was there at its start."""

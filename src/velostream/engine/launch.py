@@ -5,9 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
 from velostream.engine.maintain.refresh import MaintenanceLoop, RefreshRunner
 from velostream.engine.options import query_options
-from velostream.engine.sourcing import SourceBook, memory_name, open_sink
+from velostream.engine.sourcing import SourceBook
+from velostream.engine.status import State
 from velostream.errors import present
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from velostream.sql.statements import OptionValue, SourceRef
 
 
+_BATCHES_AHEAD = 16
+"""How many batches a SELECT over a stream may be ahead of who reads them."""
+
+
 class Launcher:
     """Builds runners and keeps them: one per query, one ingest per source, one fold per table-like source."""
 
@@ -54,6 +59,8 @@ class Launcher:
         self.loop = MaintenanceLoop(context)
         self.runners: dict[str, Runner] = {}
         self._ingests: dict[str, Ingest] = {}
+        self._pushed: dict[str, set[str]] = {}
+        """Ids of the tables that each SELECT over a stream reads just now."""
         self._lock = threading.RLock()
 
     def fold(self, bound: BoundInput) -> Entry:
@@ -67,11 +74,11 @@ class Launcher:
                 entry = Entry.new(spec.uri, kind=EntryKind.SOURCE, sql=identity, schema=schema)
                 self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
                 self.context.catalog.add(entry)
-            if entry.id not in self.runners:
-                source = self.book.open(spec)
-                runner = FoldRunner(self.context, entry, source=source, schema=bound.schema)
-                self.runners[entry.id] = runner
-                runner.start()
+            running = self.runners.get(entry.id)
+            if running is None or running.board.state is State.FAILED:
+                if running is not None:
+                    running.stop()
+                self._run(FoldRunner(self.context, entry, source=self.book.open(spec), schema=bound.schema))
             return entry
 
     def attach_tables(self, bound: BoundQuery) -> dict[str, Entry]:
@@ -154,25 +161,23 @@ class Launcher:
                 return made
 
             self._run(self._ingest_runner(entry, bound, into_table))
-        elif target.kind == "memory":
-            spool = Spool(self.book.memory_folder(memory_name(target.uri)), durable=self.context.directory.durable)
-            self._launch_into_spool(entry, bound, options, spool)
         else:
-            sink = open_sink(target, given, bound.schema)
+            sink = self.book.open_sink(target, given, bound.schema)
 
             def into_sink() -> Consumer:
                 made = SinkConsumer(self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options))
                 made.sink = sink
+                made.on_written = self.wake
                 return made
 
             self._run(self._ingest_runner(entry, bound, into_sink))
         return self._reads(bound, tables)
 
-    def push(self, bound: BoundQuery, options: Options) -> Iterator[pa.Table]:
-        """Rows of a stream as they come, for as long as the iterator is used."""
+    def push(self, bound: BoundQuery, options: Options) -> PushedRows:
+        """Rows of a stream as they come, from now until they are closed."""
         entry = Entry.new("select", kind=EntryKind.INSERT, sql="")
         tables = self.attach_tables(bound)
-        arrived: queue.Queue[pa.Table] = queue.Queue(maxsize=16)
+        arrived: queue.Queue[pa.Table] = queue.Queue(maxsize=_BATCHES_AHEAD)
 
         def consumer() -> Consumer:
             made = _QueueConsumer(self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options))
@@ -180,16 +185,19 @@ class Launcher:
             return made
 
         runner = self._ingest_runner(entry, bound, consumer)
+        self._pushed[entry.id] = {table.id for table in tables.values()}
         runner.start()
-        try:
-            while not self.context.closing.is_set():
-                try:
-                    yield arrived.get(timeout=0.2)
-                except queue.Empty:
-                    runner.board.raise_if_dead()
-        finally:
+
+        def close() -> None:
             runner.stop()
+            self._pushed.pop(entry.id, None)
             self.context.boards.pop(entry.id, None)
+
+        return PushedRows(arrived, runner, close, self.context.closing)
+
+    def is_pushed_from(self, entry: Entry) -> bool:
+        """Whether someone is just looking at rows joined with that folded source."""
+        return any(entry.id in read for read in self._pushed.values())
 
     def stop(self, entry: Entry) -> None:
         with self._lock:
@@ -286,20 +294,46 @@ class Launcher:
         return [*tables.values(), *streams]
 
 
+class PushedRows:
+    """The batches of a SELECT over a stream. Iterate over it; `close` ends the query behind it."""
+
+    def __init__(
+        self,
+        arrived: queue.Queue[pa.Table],
+        runner: Runner,
+        on_close: Callable[[], None],
+        closing: threading.Event,
+    ) -> None:
+        self._arrived = arrived
+        self._runner = runner
+        self._on_close: Callable[[], None] | None = on_close
+        self._closing = closing
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        while self._on_close is not None and not self._closing.is_set():
+            try:
+                yield self._arrived.get(timeout=0.2)
+            except queue.Empty:
+                self._runner.board.raise_if_dead()
+
+    def close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+
 class _QueueConsumer(TransformingConsumer):
-    """Rows for someone who is looking; nothing of it is kept."""
+    """Rows for someone who is looking; nothing of it is kept. Reads on only as fast as they are taken."""
 
     arrived: queue.Queue[pa.Table]
 
+    def runnable(self) -> bool:
+        return super().runnable() and not self.arrived.full()
+
     def run(self, batch: Batch) -> Outcome:
         rows = self.rows_of(batch)
-        return Outcome(Part(), rows.num_rows, lambda: self._give(rows))
-
-    def _give(self, rows: pa.Table) -> None:
-        while rows.num_rows and not self.dead and not self.context.closing.is_set():
-            with suppress(queue.Full):
-                self.arrived.put(rows, timeout=0.2)
-                return
+        give = partial(self.arrived.put_nowait, rows) if rows.num_rows else None
+        return Outcome(Part(), rows.num_rows, give)
 
 
 def gate_policy(options: Options) -> GatePolicy:

@@ -75,7 +75,7 @@ class Lens:
         return self._book.spec(reference_of(uri), statement.options, columns=statement.columns)
 
     def _stream(self, entry: Entry) -> Relation:
-        if definition_of(entry).query is not None:
+        if entry.derived:
             return Relation(entry.name, RelationKind.STREAM, entry.schema, reason="a stream derived by a query")
         return self._relation_of(entry.name, self.stream_spec(entry))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from velostream import plugins
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.result import Result
+from velostream.engine.status import State
 from velostream.errors import NotFoundError
 from velostream.plugins import Group
 from velostream.sql.parse import parse_statement
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.status import Status
 
-_SECRET = re.compile(r"password|secret|token|key\b|signature", re.IGNORECASE)
+_CONFIDENTIAL = r"[\w.\-]*(?:password|secret|token|signature|\.key|_key)[\w.\-]*"
+"""Names of options and URI parameters whose values are nobody's business."""
 
 
 class Shower:
@@ -38,9 +41,12 @@ class Shower:
 
     def status(self, entry: Entry) -> Status:
         """The board's status, with what the table itself knows."""
-        from dataclasses import replace
-
         status = self._context.board(entry).status
+        for hidden, board in self._context.hidden_inputs(entry):
+            if board.state in (State.FAILED, State.DEGRADED) and status.state not in (State.PAUSED, State.STOPPED):
+                whole = hidden.kind is EntryKind.GROUPS or not self._context.board(entry).was_ready
+                state = board.state if whole else State.DEGRADED
+                status = replace(status, state=state, reason=board.status.reason, error=board.status.error)
         if entry.is_table and entry.schema is not None:
             table = self._context.table(entry.id)
             stats = table.stats()
@@ -147,8 +153,7 @@ class Shower:
         options = getattr(statement, "options", ())
         rows: list[tuple[Any, ...]] = [("kind", entry.kind.value), ("created_at", entry.created_at)]
         rows += [
-            (option.name, "***" if _SECRET.search(option.name) and option.name != "key" else option.value)
-            for option in options
+            (option.name, "***" if re.fullmatch(_CONFIDENTIAL, option.name) else option.value) for option in options
         ]
         if isinstance(statement, Create):
             rows.append(("statement", _public(entry.sql)))
@@ -180,7 +185,9 @@ def _like(text: str, pattern: str | None) -> bool:
 
 def _public(sql: str) -> str:
     """A statement without the passwords that stand in its URIs."""
-    return re.sub(r"(://[^/\s:@]+:)[^@\s/]+@", r"\1***@", sql)
+    without = re.sub(r"(://[^/\s:@]+:)[^@\s/]+@", r"\1***@", sql)
+    without = re.sub(rf"('(?:{_CONFIDENTIAL})' = ')(?:[^']|'')*'", r"\1***'", without, flags=re.IGNORECASE)
+    return re.sub(rf"([?&](?:{_CONFIDENTIAL})=)[^&\s;]*", r"\1***", without, flags=re.IGNORECASE)
 
 
 def _source_summary(kind: str) -> str:

@@ -43,7 +43,7 @@ def sift(batch: Batch, attempt: Callable[[Batch], object]) -> tuple[Batch, list[
             if not is_row_error(error) or len(guilty) >= MOST_GUILTY:
                 raise
             if length == 1:
-                guilty[start] = error.detail or error.message
+                guilty[start] = error.message
                 return
             search(start, length // 2)
             search(start + length // 2, length - length // 2)

@@ -1,10 +1,10 @@
-"""From a source named in a statement to a `Source` object, once per identity."""
+"""From a source or sink named in a statement to the object that reads or writes it."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -27,12 +27,10 @@ _INTERNAL = ("spool",)
 
 
 class SourceBook:
-    """Makes sources out of references and remembers them, so that equal ones share one reading."""
+    """Makes sources and sinks out of references, and knows where feeds live."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
-        self._sources: dict[str, Source] = {}
-        self._lock = threading.Lock()
 
     def options(self, kind: str) -> list[Option]:
         """The options a statement may give to a source of that kind."""
@@ -48,18 +46,35 @@ class SourceBook:
         values = {o.name: o.value for o in (*parameters, *taken)}
         if reference.kind == "memory":
             values["spool"] = str(self.memory_folder(memory_name(address)))
-        return SourceSpec(reference.kind, expand_environment(address), values, columns)
+        return SourceSpec(reference.kind, address, values, columns)
 
-    def open(self, spec: SourceSpec) -> Source:
-        with self._lock:
-            source = self._sources.get(spec.identity())
-            if source is None:
-                source = self._sources[spec.identity()] = _source_class(spec.kind)(spec)
-            return source
+    @staticmethod
+    def open(spec: SourceSpec) -> Source:
+        """A source of its own for whoever asks: planning looks afresh, an ingest or a fold keeps and closes its own."""
+        source: Source = _source_class(spec.kind)(replace(spec, uri=expand_environment(spec.uri)))
+        return source
+
+    def open_sink(self, reference: SourceRef, options: Iterable[OptionValue], schema: Schema) -> Sink:
+        """The sink a target URI stands for, checked against the rows it will get."""
+        try:
+            kind = plugins.load(Group.SINKS, reference.kind)
+        except NotFoundError as error:
+            known = ", ".join(plugins.names(Group.SINKS))
+            raise NotFoundError(
+                f'sink kind "{reference.kind}" is not installed', detail=f"known kinds: {known}", code="unknown-sink"
+            ) from error
+        address, parameters = uri_parameters(reference.uri)
+        taken = (o for o in options if any(option.covers(o.name) for option in kind.options))
+        values = {o.name: o.value for o in (*parameters, *taken, *reference.options)}
+        if reference.kind == "memory":
+            values["spool"] = str(self.memory_folder(memory_name(address)))
+        sink: Sink = kind(SinkSpec(reference.kind, expand_environment(address), values))
+        sink.open(schema)
+        return sink
 
     def memory_folder(self, name: str) -> Path:
         """Where the spool of `memory://name` lives."""
-        return self._directory.folder("memory") / quote(name, safe="")
+        return self._directory.folder("memory") / f"feed-{quote(name, safe='')}"
 
     def stream_spec(self, entry_id: str, schema: Schema) -> SourceSpec:
         """The stream derived by a query, as a source: its spool."""
@@ -70,23 +85,6 @@ class SourceBook:
 def memory_name(uri: str) -> str:
     """`orders` of `memory://orders?…`."""
     return re.sub(r"^memory:(//)?", "", uri).split("?", 1)[0].strip("/")
-
-
-def open_sink(reference: SourceRef, options: Iterable[OptionValue], schema: Schema) -> Sink:
-    """The sink a target URI stands for, checked against the rows it will get."""
-    try:
-        kind = plugins.load(Group.SINKS, reference.kind)
-    except NotFoundError as error:
-        known = ", ".join(plugins.names(Group.SINKS))
-        raise NotFoundError(
-            f'sink kind "{reference.kind}" is not installed', detail=f"known kinds: {known}", code="unknown-sink"
-        ) from error
-    address, parameters = uri_parameters(reference.uri)
-    taken = (o for o in options if any(option.covers(o.name) for option in kind.options))
-    values = {o.name: o.value for o in (*parameters, *taken, *reference.options)}
-    sink: Sink = kind(SinkSpec(reference.kind, expand_environment(address), values))
-    sink.open(schema)
-    return sink
 
 
 def reference_of(uri: str) -> SourceRef:

@@ -71,6 +71,10 @@ class StatusBoard:
         """Whether everything its sources held at its start has been committed; stays true when degraded or paused."""
         return self._was_ready
 
+    def recall_ready(self) -> None:
+        """It was ready before a restart, and what it holds is still right as of then."""
+        self._was_ready = True
+
     def become(self, state: State, reason: str = "", *, error: VelostreamError | None = None) -> None:
         with self._changed:
             current = self._status
@@ -107,18 +111,6 @@ class StatusBoard:
         """Sleep until something is notified, at most so long."""
         with self._changed:
             self._changed.wait(seconds)
-
-    def wait_ready(self, deadline: float) -> None:
-        """Return when ready; raise the failure, or `WaitTimeoutError` with the last error, at the deadline."""
-        with self._changed:
-            while True:
-                if self._was_ready and self.state is not State.FAILED:
-                    return
-                self.raise_if_dead()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise self.timed_out("did not become ready in time")
-                self._changed.wait(min(remaining, 1.0))
 
     def raise_if_dead(self) -> None:
         if self.state is State.FAILED and self._failure is not None:

@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from velostream.model.change import ChangeBatch
+import pyarrow as pa
+
+from velostream.model.change import CHANGE, ChangeBatch
 
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
@@ -29,15 +31,24 @@ def subscribe(
             moved.set()
 
     unsubscribe = context.sequence.listen(on_commit)
+    pin = context.sequence.pin() if since is None else None
     try:
-        position = 0 if since is None else since
-        whole = since is None
+        if pin is not None:
+            first = _content(table, pin.sequence)
+            position = pin.sequence
+            if first.arrow.num_rows:
+                yield first
+        else:
+            position = since or 0
         while alive():
             version = table.version
             if version > position:
-                batch = _content(table, version) if whole else table.changes(position, version)
-                whole = False
-                position = version
+                held = context.sequence.pin()
+                batch = table.changes(position, held.sequence)
+                position = held.sequence
+                if pin is not None:
+                    pin.release()
+                pin = held
                 if batch.arrow.num_rows:
                     yield batch
                 continue
@@ -45,14 +56,13 @@ def subscribe(
             moved.clear()
     finally:
         unsubscribe()
+        if pin is not None:
+            pin.release()
 
 
-def _content(table: MemoryTable, version: int) -> ChangeBatch:
-    """The whole table at a version, as additions."""
-    import pyarrow as pa
-
-    from velostream.model.change import CHANGE
-
-    rows = table.snapshot(version).scan()
+def _content(table: MemoryTable, sequence: int) -> ChangeBatch:
+    """The whole table as of a commit number, as additions."""
+    snapshot = table.snapshot(sequence)
+    rows = snapshot.scan()
     signs = pa.repeat(pa.scalar(1, pa.int8()), rows.num_rows)
-    return ChangeBatch(version, rows.append_column(CHANGE, signs))
+    return ChangeBatch(snapshot.version, rows.append_column(CHANGE, signs))

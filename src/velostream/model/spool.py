@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,11 @@ class Prepared:
 
     number: int
     rows: int
+
+
+_guard = threading.Lock()
+_appending: dict[Path, threading.RLock] = {}
+"""Whoever appends to a directory holds its lock; objects for the same directory share it."""
 
 
 class Spool:
@@ -80,6 +87,7 @@ class Spool:
             file.flush()
             if self.durable:
                 os.fsync(file.fileno())
+        self._sync_directory()
         return prepared
 
     def publish(self, prepared: Prepared) -> int:
@@ -92,8 +100,22 @@ class Spool:
         return prepared.number
 
     def append(self, rows: pa.Table, *, note: Mapping[str, str] | None = None) -> int:
-        """Write and show rows at once; gives their number."""
-        return self.publish(self.prepare(rows, note=note))
+        """Write and show rows at once; gives their number. Safe beside other appenders of this process.
+
+        Notes of the file before are carried on, so that the newest file has them all.
+        """
+        with self.appending():
+            last = self.count()
+            notes = (self.note(last) if last else {}) | dict(note or {})
+            return self.publish(self.prepare(rows, note=notes))
+
+    @contextmanager
+    def appending(self) -> Iterator[None]:
+        """Hold off other appenders of this process, for looking at the newest file before appending. Re-entrant."""
+        with _guard:
+            lock = _appending.setdefault(self.directory.absolute(), threading.RLock())
+        with lock:
+            yield
 
     def recover(self, committed: int) -> None:
         """After a crash: show exactly the files up to `committed`, whatever state they were left in.

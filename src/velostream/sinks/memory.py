@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from velostream.errors import present
 from velostream.model.change import Epoch
 from velostream.model.options import Option
 from velostream.model.schema import Schema
@@ -29,7 +30,7 @@ class MemorySink(Sink):
 
     def __init__(self, spec: SinkSpec) -> None:
         super().__init__(with_parameters(spec))
-        self._spool = Spool(Path(self.settings.text("spool") or ""))
+        self._spool = Spool(Path(present(self.settings.text("spool"))))
 
     def open(self, schema: Schema) -> None:
         """Any rows can be written."""
@@ -37,7 +38,8 @@ class MemorySink(Sink):
     def write(self, rows: pa.Table, epoch: Epoch) -> None:
         if not rows.num_rows:
             return
-        last = self._spool.count()
-        epochs: dict[str, int] = json.loads(self._spool.note(last).get(_EPOCHS, "{}")) if last else {}
-        if epochs.get(epoch.writer, -1) < epoch.number:
-            self._spool.append(rows, note={_EPOCHS: json.dumps(epochs | {epoch.writer: epoch.number})})
+        with self._spool.appending():
+            last = self._spool.count()
+            epochs: dict[str, int] = json.loads(self._spool.note(last).get(_EPOCHS, "{}")) if last else {}
+            if epochs.get(epoch.writer, -1) < epoch.number:
+                self._spool.append(rows, note={_EPOCHS: json.dumps(epochs | {epoch.writer: epoch.number})})

@@ -327,6 +327,8 @@ class Grammar(PathGrammar):
         if within is not None:
             join.set(WITHIN, within)
         conditioned = join.args.get("on") or join.args.get("using")
+        if any(inner.kind == "CROSS" for inner in join.this.args.get("joins") or ()):
+            conditioned = None
         if not conditioned and isinstance(join.this, exp.Lateral) and join.kind != "CROSS":
             join.set("on", exp.true())
         elif not conditioned and join.kind != "CROSS" and join.method != "NATURAL":

@@ -243,6 +243,10 @@ def _misplaced(node: exp.Expr) -> str | None:
             return "a relation in brackets has no clauses of its own"
         case exp.Table() if "" in (node.args.get("this"), node.args.get("db"), node.args.get("catalog")):
             return "a part of the name is missing"
+        case exp.From() | exp.Join() if isinstance(node.this, exp.Select | exp.SetOperation):
+            return "a query in FROM needs brackets"
+        case exp.DataTypeParam() if node.args.get("expression"):
+            return "a type takes numbers only"
         case exp.Distinct() if node.args.get("on"):
             return "DISTINCT has no ON in Spark"
     return None

@@ -386,7 +386,8 @@ class TableSuite:
         table = self.make_table(KEYED)
         versions = [table.version]
         states = [content(table.snapshot().scan())]
-        for step in (write(Mode.APPEND, (1, "a"), (2, "b")), write(Mode.UPSERT, (1, "A")), keys(2), keys(1)):
+        there, back = write(Mode.UPSERT, (1, "A")), write(Mode.UPSERT, (1, "a"))
+        for step in (write(Mode.APPEND, (1, "a"), (2, "b")), there, back, keys(2), keys(1), back):
             versions.append(table.commit(step))
             states.append(content(table.snapshot().scan()))
         assert versions == sorted(set(versions))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from velostream.engine.consumers import TransformingConsumer
-from velostream.engine.directory import write_atomically
+from velostream.engine.directory import sync, write_atomically
 from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.query import Runner
 from velostream.engine.relations import arrow_result, query_error, run_sql, spark_errors, spark_schema
@@ -54,8 +53,8 @@ class FeedFolder:
 
     def prepare(self, number: int, rows: pa.Table) -> None:
         pq.write_table(rows, self._prepared(number), compression="lz4")
-        with self._prepared(number).open("rb+") as file:
-            _sync(file.fileno())
+        sync(self._prepared(number))
+        sync(self.path)
 
     def publish(self, number: int) -> None:
         self._prepared(number).replace(self._published(number))
@@ -174,6 +173,7 @@ class AggregateRunner(Runner):
         except Exception as error:  # noqa: BLE001 - whatever it is must show on the board
             if not self._stopping.is_set() and not self.context.closing.is_set():
                 failure = query_error(error, f'query "{self.entry.name}" failed')
+                self._feeding.stop()
                 self.board.become(State.FAILED, failure.message, error=failure)
         finally:
             self._stop_streaming()
@@ -292,7 +292,3 @@ class Checkpoint:
                     self._files[log_offset] = max((int(Path(e["path"]).stem) for e in entries), default=0)
                     return self._files[log_offset]
         return self._files.get(number, 0)
-
-
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)

@@ -18,7 +18,6 @@ from velostream.engine.context import ORIGIN
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
-from velostream.errors import SourceError
 from velostream.model.change import CHANGE, Epoch, Mode, Scope, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Emits, Offset, Partition, Source
@@ -121,9 +120,7 @@ class FoldRunner(Runner):
             content = pa.concat_tables(parts)
             rows += content.num_rows
             writes += [(table, write) for write in self._writes(content, origin, replaces=replaces)]
-        if bad:
-            self._refuse_if_asked(bad)
-            writes.append(self.context.dead_letter_write(self.entry, self.source.spec.uri, bad))
+        writes += self.context.bad_record_writes(self.entry.name, self.source, bad)
         epoch = Epoch(self.entry.id, self._number + 1)
         self.context.crash_point("fold.before-commit")
         self.context.sequence.commit(Part(writes=writes, epoch=epoch, position={"offset": end}))
@@ -149,11 +146,6 @@ class FoldRunner(Runner):
         if replaces:
             return [Write(Mode.REPLACE, tagged, Scope(ORIGIN, origin))]
         return [Write(Mode.APPEND, tagged)]
-
-    def _refuse_if_asked(self, bad: list[BadRecord]) -> None:
-        if self.source.settings.text("bad.records") == "fail":
-            first = bad[0]
-            raise SourceError.bad_record(self.source.spec.uri, position=first.position, reason=first.reason)
 
 
 def _last_of_each_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

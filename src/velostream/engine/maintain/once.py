@@ -11,9 +11,8 @@ from velostream.engine.query import Runner
 from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, query_error, run_sql
 from velostream.engine.status import State
-from velostream.errors import SourceError
 from velostream.model.change import Epoch, Mode, Write
-from velostream.sources.base import BadRecord, Source
+from velostream.sources.base import Source
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class OnceRunner(Runner):
             self._thread.join(timeout=60)
 
     def drain(self, deadline: float) -> None:
-        self.board.wait_ready(deadline)
+        self.context.wait_ready(self.entry, deadline)
 
     def _run(self) -> None:
         try:
@@ -82,16 +81,9 @@ class OnceRunner(Runner):
         if rows.num_rows:
             writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
         for source, reading in readings:
-            bad = reading.bad_records()
-            if bad:
-                self._refuse_if_asked(source, bad)
-                writes.append(self.context.dead_letter_write(self.entry, source.spec.uri, bad))
+            writes += self.context.bad_record_writes(self.entry.name, source, reading.bad_records())
         self.context.crash_point("once.before-commit")
         self.context.sequence.commit(Part(writes=writes, epoch=Epoch(self.entry.id, 0), position=offsets))
         self.context.crash_point("once.after-commit")
         self.board.count(rows.num_rows)
         self.board.become(State.READY)
-
-    def _refuse_if_asked(self, source: Source, bad: list[BadRecord]) -> None:
-        if source.settings.text("bad.records") == "fail":
-            raise SourceError.bad_record(source.spec.uri, position=bad[0].position, reason=bad[0].reason)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from velostream.engine.query import Runner
@@ -18,6 +19,7 @@ from velostream.engine.relations import arrow_result, query_error, run_sql
 from velostream.engine.status import State
 from velostream.errors import VelostreamError
 from velostream.model.change import Epoch, Mode, Write
+from velostream.model.retry import RetryPolicy
 from velostream.tables.memory.sequence import Commit, Part
 
 if TYPE_CHECKING:
@@ -35,12 +37,14 @@ class RefreshRunner(Runner):
         self.inputs = dict(inputs)
         self._sql = sql
         self._loop = loop
-        self._target: Entry = entry
         known = context.sequence.writer(entry.id)
         self._number = -1 if known is None else known.epoch
-        self.reflects: dict[str, int] = {} if known is None else dict(known.reads)
+        self.reflects: dict[str, int] = {} if known is None else dict(known.position["reflects"])
         """Version of each input that the committed content reflects, by entry id."""
         self._failed_at: dict[str, int] = {}
+        self._attempts = 0
+        self._retry_at = 0.0
+        self._retry = RetryPolicy.default()
 
     def start(self) -> None:
         self.board.become(State.LOADING)
@@ -61,8 +65,8 @@ class RefreshRunner(Runner):
             self.board.wait_for_news(0.1)
 
     def is_stale(self, at: Mapping[str, int]) -> bool:
-        """Whether an input has moved since the committed content, or a failed attempt, was computed."""
-        return at not in (self.reflects, self._failed_at)
+        """Whether an input has moved since the committed content was computed, or a failed attempt is due again."""
+        return self.reflects != at and (self._failed_at != at or time.monotonic() >= self._retry_at)
 
     def refresh(self, at: Mapping[str, int], numbers: Mapping[str, int | None]) -> None:
         """Bring the view to the given versions of its inputs; the loop calls this."""
@@ -76,24 +80,31 @@ class RefreshRunner(Runner):
         epoch = Epoch(self.entry.id, self._number + 1)
         self.context.crash_point("refresh.before-commit")
         self.context.sequence.commit(
-            Part(writes=[(table, Write(Mode.REPLACE, rows))], epoch=epoch, position={}, reads=dict(at))
+            Part(writes=[(table, Write(Mode.REPLACE, rows))], epoch=epoch, position={"reflects": dict(at)})
         )
         self.context.crash_point("refresh.after-commit")
         self._number = epoch.number
         self.reflects = dict(at)
         self._failed_at = {}
+        self._attempts = 0
         self.board.count(rows.num_rows)
         if self.board.state is not State.READY:
             self.board.become(State.READY)
         self.board.notify()
 
     def failed(self, at: Mapping[str, int], error: VelostreamError) -> None:
-        """Keep the last version; try again when an input changes."""
+        """Keep the last version. What the data caused is tried again when an input changes, the rest after a while."""
         self._failed_at = dict(at)
-        if self.board.was_ready:
-            self.board.become(State.DEGRADED, error.message, error=error)
-        else:
-            self.board.become(State.FAILED, error.message, error=error)
+        self._retry_at = float("inf")
+        state = State.DEGRADED if self.board.was_ready else State.FAILED
+        if not error.category.retriable:
+            self.board.become(state, error.message, error=error)
+            return
+        self._attempts += 1
+        delay = self._retry.delay(self._attempts)
+        self._retry_at = time.monotonic() + delay.total_seconds()
+        waiting = State.DEGRADED if self.board.was_ready else State.WAITING
+        self.board.retrying(error, attempts=self._attempts, next_retry_at=datetime.now(UTC) + delay, state=waiting)
 
 
 class MaintenanceLoop:

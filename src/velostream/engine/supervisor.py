@@ -1,0 +1,268 @@
+"""Starting and ending what runs by the catalog: at creation, after a restart, by PAUSE, RESUME, STOP and RESTART."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from velostream.engine.binding import BoundQuery, NoSchemaYetError
+from velostream.engine.catalog import HIDDEN, Entry, EntryKind, Wish
+from velostream.engine.context import DEAD_LETTERS
+from velostream.engine.declared import fit_declared
+from velostream.engine.options import query_options, store_options
+from velostream.engine.relations import query_error
+from velostream.engine.status import State
+from velostream.engine.waiting import WaitingRoom
+from velostream.errors import NotFoundError, QueryError, SourceError, present
+from velostream.sql.parse import parse_statement
+from velostream.sql.plan import Strategy
+from velostream.sql.statements import Create, Insert, ObjectKind, QueryAction, SourceRef
+
+if TYPE_CHECKING:
+    from velostream.engine.context import EngineContext
+    from velostream.engine.launch import Launcher
+
+_WRITER_SUFFIXES = ("", ".state", ".intent")
+"""An entry's own writers in the commit sequence: rows and positions, Spark's state, intended batches."""
+_FOLDERS = ("feeds", "checkpoints", "streams")
+"""Folders in which an entry may have one of its own."""
+
+
+class Supervisor:
+    """Brings queries to what the catalog wishes of them. One change at a time: `lock` is held for each."""
+
+    def __init__(self, context: EngineContext, launcher: Launcher) -> None:
+        self._context = context
+        self._launcher = launcher
+        self.lock = threading.RLock()
+        self._waiting = WaitingRoom(context.closing, self.lock)
+
+    def bind(self, statement: Create, entry: Entry) -> BoundQuery:
+        """Plan the query of a CREATE; `NoSchemaYetError` or `SourceError` while its source isn't there."""
+        bound = self._launcher.binder.bind(
+            present(statement.query),
+            options=statement.options,
+            text=statement.text,
+            continuous=True,
+            pinned=entry.pinned(),
+        )
+        if statement.what is ObjectKind.STREAM and bound.plan.strategy is not Strategy.MAP:
+            raise QueryError(
+                f'stream "{entry.name}" can\'t be derived by strategy "{bound.plan.strategy}"',
+                detail=bound.plan.reason,
+                hint="CREATE TABLE … AS keeps the result of an aggregate or of a query over tables",
+                code="not-a-stream",
+            )
+        return bound if statement.columns is None else fit_declared(bound, statement.columns, entry.name)
+
+    def prepare(self, entry: Entry, statement: Create, bound: BoundQuery) -> Entry:
+        """The entry with its columns, and its table made if it has one. Nothing runs yet."""
+        entry = replace(entry, schema=bound.schema, sources=found_columns(bound))
+        if entry.kind is EntryKind.VIEW:
+            options = store_options(statement.options)
+            self._context.sequence.create_table(entry.id, name=entry.name, schema=bound.schema, options=options)
+        return entry
+
+    def launch(self, entry: Entry, statement: Create, bound: BoundQuery) -> None:
+        """Start the query of an entry that is in the catalog, and note there what it reads."""
+        self._context.board(entry).warn(*(warning.message for warning in bound.plan.warnings))
+        options = query_options(statement.options)
+        if entry.kind is EntryKind.STREAM:
+            reads = self._launcher.launch_stream(entry, bound, options)
+        else:
+            reads = self._launcher.launch_view(entry, bound, options)
+        self._context.catalog.update(replace(entry, reads=tuple(read.id for read in reads)))
+
+    def launch_insert(self, entry: Entry, statement: Insert, target: Entry | SourceRef, bound: BoundQuery) -> None:
+        """Start a continuous INSERT that is in the catalog."""
+        reads = self._launcher.launch_insert(entry, bound, statement.options, target)
+        self._context.catalog.update(replace(entry, reads=tuple(read.id for read in reads)))
+
+    def wait_for_source(self, entry: Entry, trouble: NoSchemaYetError | SourceError, patience: float) -> None:
+        """Start the entry as soon as its source is there; fail it when patience, in seconds, is up."""
+        deadline = time.monotonic() + patience
+
+        def look_again() -> bool:
+            current = self._context.catalog.by_id(entry.id)
+            if current is None or current.wish is not Wish.RUNNING:
+                return True
+            return self._attempt(current, deadline)
+
+        self._say_waiting(entry, trouble)
+        self._waiting.add(entry.id, look_again)
+
+    def resume(self) -> None:
+        """After a restart: forget what a crash left half removed, and show what is paused or stopped."""
+        self._remove_unused_sources()
+        entries = list(self._context.catalog)
+        known = {entry.id for entry in entries}
+        for table_id in list(self._context.sequence.table_ids()):
+            if table_id not in known and table_id != DEAD_LETTERS:
+                self._forget(table_id)
+        for entry in entries:
+            board = self._context.board(entry)
+            if entry.wish is not Wish.RUNNING:
+                if any(self._context.sequence.writer(entry.id + suffix) for suffix in _WRITER_SUFFIXES):
+                    board.recall_ready()
+                board.become(State.PAUSED if entry.wish is Wish.PAUSED else State.STOPPED)
+            elif not entry.is_query:
+                board.become(State.READY)
+
+    def resume_queries(self) -> None:
+        """The part of resuming that needs Spark; runs behind `connect`, beside whatever the user does meanwhile."""
+        for known in self._context.catalog:
+            if self._context.closing.is_set():
+                return
+            with self.lock:
+                entry = self._context.catalog.by_id(known.id)
+                if entry is not None and entry.is_query and entry.wish is Wish.RUNNING:
+                    self.start(entry)
+
+    def start(self, entry: Entry) -> None:
+        """Start a query of the catalog; trouble shows on its board and disturbs nobody else."""
+        if entry.id in self._launcher.runners or entry.kind in HIDDEN:
+            return
+        if not self._attempt(entry, float("inf")):
+            self._waiting.add(entry.id, lambda: self._attempt_current(entry.id))
+
+    def _attempt_current(self, entry_id: str) -> bool:
+        entry = self._context.catalog.by_id(entry_id)
+        if entry is None or entry.wish is not Wish.RUNNING:
+            return True
+        return self._attempt(entry, float("inf"))
+
+    def _attempt(self, entry: Entry, deadline: float) -> bool:
+        """Try to start; false when its source isn't there and there is time left to wait for it."""
+        board = self._context.board(entry)
+        try:
+            statement = parse_statement(entry.sql)
+            if isinstance(statement, Insert):
+                self._start_insert(entry, statement)
+            elif isinstance(statement, Create):
+                bound = self.bind(statement, entry)
+                entry = self.prepare(entry, statement, bound)
+                self._context.catalog.update(entry)
+                self.launch(entry, statement, bound)
+        except NoSchemaYetError as trouble:
+            self._say_waiting(entry, trouble)
+            return False
+        except SourceError as trouble:
+            if trouble.category.retriable and time.monotonic() < deadline:
+                self._say_waiting(entry, trouble)
+                return False
+            board.become(State.FAILED, trouble.message, error=trouble)
+        except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
+            if not self._context.closing.is_set():
+                error = query_error(trouble, f'query "{entry.name}" could not be started')
+                board.become(State.FAILED, error.message, error=error)
+        return True
+
+    def _start_insert(self, entry: Entry, statement: Insert) -> None:
+        bound = self._launcher.binder.bind(
+            present(statement.query),
+            options=statement.options,
+            text=statement.text,
+            continuous=True,
+            pinned=entry.pinned(),
+        )
+        target: Entry | SourceRef | None
+        if isinstance(statement.target, SourceRef):
+            target = statement.target
+        else:
+            target = self._context.catalog.find(statement.target.text)
+            if target is None:
+                raise NotFoundError.of("table", statement.target.text)
+            bound = bound.inserted_into(self._context.table_of(target), statement)
+        self.launch_insert(entry, statement, target, bound)
+
+    def _say_waiting(self, entry: Entry, trouble: NoSchemaYetError | SourceError) -> None:
+        if isinstance(trouble, NoSchemaYetError):
+            reason = f'"{trouble.name}" has no rows to take columns from yet'
+        else:
+            reason = trouble.message
+        self._context.board(entry).become(State.WAITING, reason)
+
+    def control(self, name: str, action: QueryAction) -> str:
+        """PAUSE, RESUME, STOP or RESTART a query."""
+        with self.lock:
+            entry = self._context.catalog.find(name)
+            if entry is None or not entry.is_query:
+                known = [e.name for e in self._context.catalog.visible() if e.is_query]
+                raise NotFoundError.of("query", name, known=known)
+            board = self._context.board(entry)
+            running = entry.id in self._launcher.runners and board.state is not State.FAILED
+            if action is QueryAction.RESUME and running:
+                return f'query "{entry.name}" is {board.state}'
+            self.halt(entry)
+            if action in (QueryAction.PAUSE, QueryAction.STOP):
+                paused = action is QueryAction.PAUSE
+                self._context.catalog.update(replace(entry, wish=Wish.PAUSED if paused else Wish.STOPPED))
+                board.become(State.PAUSED if paused else State.STOPPED)
+            else:
+                entry = replace(entry, wish=Wish.RUNNING)
+                self._context.catalog.update(entry)
+                board.become(State.LOADING)
+                self.start(entry)
+            return f'query "{entry.name}" is {board.state}'
+
+    def halt(self, entry: Entry) -> None:
+        """End what runs for an entry; it may be started again."""
+        self._waiting.remove(entry.id)
+        self._launcher.stop(entry)
+        groups = self._context.catalog.hidden(EntryKind.GROUPS, entry.id)
+        if groups is not None:
+            self._launcher.stop(groups)
+
+    def remove(self, entries: Sequence[Entry]) -> None:
+        """Stop entries and forget them: first in the catalog, then their rows, positions and files."""
+        for entry in entries:
+            self.halt(entry)
+        gone = self.with_groups(entries)
+        self._context.catalog.remove(*(entry.id for entry in gone))
+        self.forget(gone)
+
+    def with_groups(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries, and the groups behind those that have some."""
+        groups = [self._context.catalog.hidden(EntryKind.GROUPS, entry.id) for entry in entries]
+        return [*entries, *(group for group in groups if group is not None)]
+
+    def forget(self, entries: Sequence[Entry]) -> None:
+        """Remove rows, positions and files of entries that are no longer in the catalog."""
+        self._remove_unused_sources()
+        for entry in entries:
+            self._forget(entry.id)
+
+    def _remove_unused_sources(self) -> None:
+        unused = [
+            entry
+            for entry in self._context.catalog
+            if entry.kind is EntryKind.SOURCE
+            and not self._context.catalog.readers_of(entry.id)
+            and not self._launcher.is_pushed_from(entry)
+        ]
+        for entry in unused:
+            self._launcher.stop(entry)
+        if unused:
+            self._context.catalog.remove(*(entry.id for entry in unused))
+        for entry in unused:
+            self._forget(entry.id)
+
+    def _forget(self, entry_id: str) -> None:
+        if entry_id in self._context.sequence.table_ids():
+            self._context.sequence.drop_table(entry_id)
+        for suffix in _WRITER_SUFFIXES:
+            if self._context.sequence.writer(entry_id + suffix) is not None:
+                self._context.sequence.forget_writer(entry_id + suffix)
+        for part in _FOLDERS:
+            shutil.rmtree(self._context.directory.path / part / entry_id, ignore_errors=True)
+        self._context.relations.forget(entry_id)
+        self._context.boards.pop(entry_id, None)
+
+
+def found_columns(bound: BoundQuery) -> dict[str, dict[str, object]]:
+    """What the catalog keeps of the sources' columns."""
+    return {identity: schema.to_json() for identity, schema in (bound.found or {}).items()}
