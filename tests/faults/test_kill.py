@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -45,15 +46,18 @@ class GrowingFile:
         self._random = np.random.default_rng(seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer")
+        self._wanted = ROWS
         self.rows = 0
         self.seconds = 0.0
         path.write_text("id,user_id,sku,amount\n")
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def finish(self) -> None:
-        """Stop writing, but not before the promised number of rows."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop writing, but not before the promised number of rows, unless something has failed."""
+        self._wanted = 0 if kind else self._wanted
         self._stop.set()
         self._thread.join()
 
@@ -61,7 +65,7 @@ class GrowingFile:
         began = time.monotonic()
         kept = b""
         with self._path.open("ab", buffering=0) as file:
-            while self.rows < ROWS or not self._stop.is_set():
+            while self.rows < self._wanted or not self._stop.is_set():
                 due = int((time.monotonic() - began) * ROWS_PER_SECOND) + 250 - self.rows
                 if due > 0:
                     content = kept + self._lines(due)
@@ -104,7 +108,7 @@ def live_until_killed(child: Child, moment: random.Random) -> str:
         time.sleep(moment.uniform(0.0, 12.0))
         return kind
     child.await_line("running", START_SECONDS)
-    commits = 1 if kind == "first commits" else moment.randint(3, 12)
+    commits = 1 if kind == "first commits" else moment.randint(2, 8)
     for _ in range(commits):
         child.await_line("commit", START_SECONDS)
     # Anywhere within the next batch: reading, looking up, writing the record, publishing, Spark's own commit.
@@ -165,16 +169,12 @@ def test_kills_lose_and_double_nothing(tmp_path, say):  # B55
     folder = tmp_path
     say(f"seed: {SEED}")
     write_users(folder / "users.csv")
-    file = GrowingFile(folder / "orders.csv", SEED)
-    file.start()
     began = time.monotonic()
-    try:
+    with GrowingFile(folder / "orders.csv", SEED) as file:
         for kill in range(1, KILLS + 1):
             with worker(folder) as child:
                 kind = live_until_killed(child, moment)
             say(f"kill {kill} at {time.monotonic() - began:.0f} s, {kind}, {file.rows} rows written")
-    finally:
-        file.finish()
     (folder / "finish").touch()
     with worker(folder) as child:
         child.await_line("done", FINISH_SECONDS)
