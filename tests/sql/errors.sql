@@ -357,3 +357,13 @@ SELECT * FROM (t WINDOW TUMBLING(5m))
 
 INSERT INTO kafka('x', a => 1) WITH (a = 2) SELECT 1
 --! 1:38 option "a" is given twice
+
+-- the ON is that of no join
+SELECT * FROM a JOIN b, c ON TRUE
+--! 2:17 JOIN without a condition
+
+SELECT * FROM SELECT 1
+--! 1:22 a query in FROM needs brackets
+
+SELECT CAST(a AS DECIMAL(1 0, 2))
+--! 1:26 a type takes numbers only
