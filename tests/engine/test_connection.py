@@ -218,10 +218,17 @@ def test_what_parses_but_can_not_run_yet_says_its_name(prices, statement, kind):
 def test_wrong_options_and_values_point_at_themselves(connection):
     with pytest.raises(OptionError) as caught:
         connection.execute("CREATE TABLE t (id INT) WITH ('histroy' = '3')")
-    assert (caught.value.line, caught.value.column) == (1, 32)
+    assert (caught.value.line, caught.value.column) == (1, 31)
     assert caught.value.hint == 'did you mean "history"?'
-    with pytest.raises(OptionError, match="invalid value"):
-        connection.execute("CREATE TABLE t (id INT) WITH ('history' = 'much')")
+    for statement, column in [
+        ("CREATE TABLE t (id INT) WITH ('history' = 'much')", 31),
+        ("CREATE TABLE t AS SELECT 1 AS x WITH ('table.wait.timeout' = 'soon')", 39),
+        ("CREATE TABLE t AS SELECT * FROM memory://x WITH ('bad.records' = 'burn')", 50),
+    ]:
+        with pytest.raises(OptionError, match="invalid value") as caught:
+            connection.execute(statement)
+        assert caught.value.column == column
+        assert caught.value.caret() is not None
 
 
 def test_everything_resumes_after_a_restart_and_running_a_script_again_repeats_nothing(tmp_path):

@@ -103,8 +103,8 @@ class Binder:
         self._context = context
         self._book = book
 
-    def lens(self, pinned: Mapping[str, Schema] | None = None) -> Lens:
-        return Lens(self._context, self._book, dict(pinned or {}))
+    def lens(self, pinned: Mapping[str, Schema] | None = None, *, text: str = "") -> Lens:
+        return Lens(self._context, self._book, dict(pinned or {}), text=text)
 
     def plan(
         self,
@@ -115,7 +115,7 @@ class Binder:
         continuous: bool,
         pinned: Mapping[str, Schema] | None = None,
     ) -> tuple[QueryPlan, Lens]:
-        lens = self.lens(pinned)
+        lens = self.lens(pinned, text=text)
         return plan_query(query, options=options, catalog=lens, text=text, continuous=continuous), lens
 
     def bind(

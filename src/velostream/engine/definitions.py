@@ -93,7 +93,7 @@ class Definitions:
                 **_place(statement),
             )
         refuse_unknown(statement.options, TABLE_OPTIONS, text=statement.text)
-        schema = _with_key_option(statement.columns, query_options(statement.options).text("key"))
+        schema = _with_key_option(statement.columns, query_options(statement.options, text=statement.text).text("key"))
         entry = Entry.new(name, kind=EntryKind.TABLE, sql=canonical(statement), schema=schema)
         options = store_options(statement.options)
         self._context.sequence.create_table(entry.id, name=name, schema=schema, options=options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from velostream.errors import OptionError
 from velostream.model.options import Option, Options, OptionType
@@ -25,10 +26,33 @@ QUERY_OPTIONS = (
 STREAM_OPTIONS = (Option("source", "the URI behind CREATE STREAM"),)
 
 
-def query_options(given: Iterable[OptionValue]) -> Options:
+def query_options(given: Iterable[OptionValue], *, text: str = "") -> Options:
     """Those of a statement's options that the engine itself reads, checked."""
     known = (*TABLE_OPTIONS, *QUERY_OPTIONS)
-    return Options({o.name: o.value for o in given if any(option.covers(o.name) for option in known)}, known)
+    values = tuple(given)
+    with pointing_at(values, text=text):
+        return Options({o.name: o.value for o in values if any(option.covers(o.name) for option in known)}, known)
+
+
+@contextmanager
+def pointing_at(given: Iterable[OptionValue], *, text: str) -> Iterator[None]:
+    """Within, an `OptionError` gets the place of the option it names."""
+    try:
+        yield
+    except OptionError as error:
+        one = next((one for one in given if f'"{one.name}"' in error.message), None)
+        if one is None or error.text is not None:
+            raise
+        raise OptionError(
+            error.message,
+            detail=error.detail,
+            hint=error.hint,
+            code=error.code,
+            line=one.place.line,
+            column=one.place.column,
+            width=len(one.name) + 2,
+            text=text,
+        ) from error
 
 
 def store_options(given: Iterable[OptionValue]) -> dict[str, str]:

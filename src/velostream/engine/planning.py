@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import Entry, EntryKind
-from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS
+from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS, pointing_at
 from velostream.engine.sourcing import reference_of
 from velostream.errors import present
 from velostream.sources.base import SourceSpec
@@ -28,10 +28,13 @@ class Lens:
     same columns, whatever discovery would find by now. Schemas found on the way are kept in `found`.
     """
 
-    def __init__(self, context: EngineContext, book: SourceBook, pinned: dict[str, Schema] | None = None) -> None:
+    def __init__(
+        self, context: EngineContext, book: SourceBook, pinned: dict[str, Schema] | None = None, *, text: str = ""
+    ) -> None:
         self._context = context
         self._book = book
         self._pinned = pinned or {}
+        self._text = text
         self.found: dict[str, Schema] = {}
 
     def names(self) -> Sequence[str]:
@@ -58,8 +61,8 @@ class Lens:
         )
 
     def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
-        spec = self._book.spec(reference, options)
-        return self._relation_of(reference.uri, spec)
+        with pointing_at(options, text=self._text):
+            return self._relation_of(reference.uri, self._book.spec(reference, options))
 
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
         if reference is None:

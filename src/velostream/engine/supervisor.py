@@ -43,6 +43,7 @@ class Supervisor:
 
     def bind(self, statement: Create, entry: Entry) -> BoundQuery:
         """Plan the query of a CREATE; `NoSchemaYetError` or `SourceError` while its source isn't there."""
+        query_options(statement.options, text=statement.text)
         bound = self._launcher.binder.bind(
             present(statement.query),
             options=statement.options,
