@@ -68,6 +68,13 @@ def test_upsert_removes_only_what_changed(people):
     ]
 
 
+def test_a_change_taken_back_is_no_change(people):
+    people.commit(write(Mode.APPEND, (1, "a"), (2, "b")))
+    people.commit(write(Mode.UPSERT, (1, "x"), (2, "c")))
+    people.commit(write(Mode.UPSERT, (1, "a")))
+    assert tuples(people.changes(1).arrow) == [(2, "b", -1), (2, "c", 1)]
+
+
 def test_upsert_into_a_bag_appends(bag):
     bag.commit(write(Mode.UPSERT, (1, "a"), (1, "a")))
     assert now(bag) == [(1, "a"), (1, "a")]
