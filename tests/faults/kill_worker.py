@@ -6,7 +6,6 @@ tables as Arrow files in the folder, prints `done` and ends.
 # ruff: noqa: T201 - the test reads what is printed
 
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -37,27 +36,20 @@ def main(folder: Path) -> None:
     connection = velostream.connect(folder / "state")
     connection.run_script(SCRIPT.format(folder=folder))
     print("running", flush=True)
-    threading.Thread(target=_report, args=(connection,), daemon=True).start()
+    newest = -1
     while not (folder / "finish").exists():
+        before, newest = newest, max(connection.table(name).version for name in TABLES)
+        if newest != before:
+            print(f"commit {newest}", flush=True)
         for name in TABLES:
             if connection.status(name).state == "failed":
                 sys.exit(f"{name} failed: {connection.status(name).error}")
-        time.sleep(0.1)
+        time.sleep(0.02)
     for name in TABLES:
         connection.drain(name, timeout=_DRAIN_SECONDS)
         pyarrow.feather.write_feather(connection.table(name).arrow(), str(folder / f"{name}.arrow"))
     print("done", flush=True)
     connection.close()
-
-
-def _report(connection) -> None:
-    last = -1
-    while True:
-        newest = max(connection.table(name).version for name in TABLES)
-        if newest != last:
-            last = newest
-            print(f"commit {newest}", flush=True)
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":
