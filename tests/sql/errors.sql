@@ -367,3 +367,6 @@ SELECT * FROM SELECT 1
 
 SELECT CAST(a AS DECIMAL(1 0, 2))
 --! 1:26 a type takes numbers only
+
+SELECT * FROM a JOIN b JOIN c ON b.x = c.x ON a.x = b.x
+--! 1:17 JOIN without a condition

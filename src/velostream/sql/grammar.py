@@ -327,7 +327,8 @@ class Grammar(PathGrammar):
         if within is not None:
             join.set(WITHIN, within)
         conditioned = join.args.get("on") or join.args.get("using")
-        if any(inner.kind == "CROSS" for inner in join.this.args.get("joins") or ()):
+        if join.this.args.get("joins"):
+            # `a JOIN b JOIN c ON x ON y`: Spark has no joins within joins but in brackets.
             conditioned = None
         if not conditioned and isinstance(join.this, exp.Lateral) and join.kind != "CROSS":
             join.set("on", exp.true())
