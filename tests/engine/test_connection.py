@@ -260,3 +260,72 @@ def test_a_closed_connection_says_so():
     connection.close()
     with pytest.raises(ClosedError):
         connection.execute("SELECT 1")
+
+
+def test_a_feed_keeps_its_rows_when_queries_write_to_it_too(tmp_path):
+    with velostream.connect(tmp_path / "state") as connection:
+        out = connection.memory("out")
+        out.append([{"n": 1}])
+        connection.memory("in").append([{"n": 10}])
+        connection.execute("INSERT INTO memory://out SELECT n FROM memory://in")
+        connection.execute("CREATE TABLE seen AS SELECT n FROM memory://out")
+        connection.drain("insert_into_memory_1", timeout=60)
+        out.append([{"n": 2}])
+        connection.execute("CREATE TABLE t (n BIGINT)")
+        connection.execute("INSERT INTO t VALUES (3)")
+        assert connection.execute("INSERT INTO memory://out SELECT n FROM t").rowcount == 1
+        connection.drain("seen", timeout=60)
+        assert rows(connection, "SELECT * FROM seen") == [(1,), (10,), (2,), (3,)]
+    with velostream.connect(tmp_path / "state") as connection:
+        connection.memory("in").append([{"n": 20}])
+        connection.drain("insert_into_memory_1", timeout=60)
+        connection.drain("seen", timeout=60)
+        assert rows(connection, "SELECT * FROM seen") == [(1,), (10,), (2,), (20,), (3,)]
+
+
+def test_bad_records_that_must_not_pass_stop_the_query_before_them(tmp_path, connection, eventually):
+    # B57
+    path = tmp_path / "numbers.csv"
+    path.write_text("id\n1\n2\n")
+    connection.execute(
+        f"CREATE TABLE strict AS SELECT id FROM file://{path} "
+        "WITH ('watch' = 'true', 'watch.mode' = 'append', 'bad.records' = 'fail')"
+    )
+    connection.drain("strict", timeout=60)
+    with path.open("a") as file:
+        file.write("three\n4\n")
+    eventually(lambda: connection.status("strict").state == "failed", what="the failure")
+    assert "numbers.csv" in connection.status("strict").error
+    assert len(connection.table("strict")) == 2
+
+
+def test_trouble_of_what_a_view_stands_on_is_the_views(tmp_path, connection, eventually):
+    path = tmp_path / "users.csv"
+    path.write_text("id,name\n1,ann\n")
+    connection.execute(f"CREATE TABLE users AS SELECT * FROM file://{path} WITH ('watch' = 'true')")
+    connection.drain("users", timeout=60)
+    path.unlink()
+    eventually(lambda: connection.status("users").state == "degraded", what="the trouble")
+    assert "users.csv" in connection.status("users").error
+    assert rows(connection, "SELECT * FROM users") == [(1, "ann")]
+    path.write_text("id,name\n1,ann\n2,ben\n")
+    eventually(lambda: connection.status("users").state == "ready", what="the recovery")
+    connection.drain("users", timeout=60)
+    assert rows(connection, "SELECT * FROM users") == [(1, "ann"), (2, "ben")]
+
+
+def test_a_replaced_view_that_can_not_start_leaves_the_old_one(connection, tmp_path):
+    connection.memory("s").append([{"k": "a", "n": 1}])
+    connection.execute("CREATE TABLE sums AS SELECT k, SUM(n) AS n FROM memory://s GROUP BY k")
+    connection.drain("sums", timeout=60)
+    occupied = tmp_path / "occupied"
+    (occupied / "commits").mkdir(parents=True)
+    (occupied / "commits" / "0").write_text("v1")
+    with pytest.raises(VelostreamError, match="checkpoint"):
+        connection.execute(
+            "CREATE OR REPLACE TABLE sums AS SELECT k, COUNT(*) AS n FROM memory://s GROUP BY k "
+            f"WITH ('checkpoint' = '{occupied}')"
+        )
+    connection.memory("s").append([{"k": "a", "n": 5}])
+    connection.drain("sums", timeout=60)
+    assert rows(connection, "SELECT * FROM sums") == [("a", 6)]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind
 from velostream.engine.directory import StateDirectory
-from velostream.engine.relations import SnapshotRelations
+from velostream.engine.relations import SnapshotRelations, keep_alive
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State, StatusBoard
@@ -76,7 +76,7 @@ class EngineContext:
     def frame(self, session: SparkSession, entry: Entry, *, at: int | None = None) -> DataFrame:
         """A table as a Spark relation, as of a commit number."""
         frame = self.relations.frame(session, entry.id, self.table(entry.id).snapshot(at))
-        return frame.drop(ORIGIN) if entry.kind is EntryKind.SOURCE else frame
+        return keep_alive(frame.drop(ORIGIN), frame) if entry.kind is EntryKind.SOURCE else frame
 
     at_crash_point: ClassVar[Callable[[Path, str], None] | None] = None
     """What the fault tests do when a connection, known by its directory, comes to a crash point."""

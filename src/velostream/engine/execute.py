@@ -242,6 +242,8 @@ class Executor:
             if name in entry.indexes:
                 kept = {other: columns for other, columns in entry.indexes.items() if other != name}
                 self._context.catalog.update(replace(entry, indexes=kept))
+                if entry.indexes[name] not in kept.values():
+                    self._context.table(entry.id).drop_index(tuple(entry.indexes[name]))
                 return f'index "{name}" dropped'
         if statement.if_exists:
             return f'index "{name}" does not exist'

@@ -142,7 +142,8 @@ class _TypeParser:
     def error(self) -> ValidationError:
         return ValidationError(
             f'type "{self.text.strip()}" is not known',
-            hint="BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP, ARRAY<T>, MAP<K,V>, STRUCT<…>",
+            hint="BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP, ARRAY<T>, MAP<K,V>, "
+            "STRUCT<…>",
             code="unknown-type",
         )
 
