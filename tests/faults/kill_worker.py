@@ -1,7 +1,7 @@
 """The process that is killed: a durable connection with a join, an aggregate and a keyed map on one growing file.
 
-Prints `commit <n>` whenever one of its tables has moved. Once the file `finish` is there it drains everything, leaves the
-tables as Arrow files in the folder, prints `done` and ends.
+Prints `commit <n>` whenever one of its tables has moved. Once the file `finish` is there it drains everything, leaves
+the tables as Arrow files in the folder, prints `done` and ends.
 """
 # ruff: noqa: T201 - the test reads what is printed
 

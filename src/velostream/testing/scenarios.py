@@ -46,8 +46,8 @@ _KILLS = {
     Scenario.REPLAYED: (crash.BEFORE_COMMIT, crash.BEFORE_VIEW_COMMIT),
     Scenario.CRASHED: (crash.AFTER_COMMIT, crash.AFTER_VIEW_COMMIT),
 }
-"""At which points the successive processes of a scenario are killed. Rows come in before views are kept, so the first kill
-of a script that has a source strikes there."""
+"""At which points the successive processes of a scenario are killed. Rows come in before views are kept, so the first
+kill of a script that has a source strikes there."""
 
 
 @dataclass(frozen=True, slots=True)
