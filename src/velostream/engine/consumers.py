@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from velostream.engine.declared import split_off_nulls
 from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
 from velostream.engine.query import BatchTransformation, Runner
 from velostream.engine.relations import arrow_result
 from velostream.engine.status import State
 from velostream.model.change import Epoch, Mode, Write
-from velostream.sources.base import BadRecord
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.gate import Gate
-    from velostream.model.schema import Schema
     from velostream.model.spool import Spool
     from velostream.sinks.base import Sink
     from velostream.sources.base import Offset
@@ -74,7 +71,7 @@ class TableConsumer(TransformingConsumer):
 
     def run(self, batch: Batch) -> Outcome:
         table = self.context.table(self.target.id)
-        rows, refused = _split_off_nulls(self.rows_of(batch), table.schema)
+        rows, refused = split_off_nulls(self.rows_of(batch), table.schema)
         writes: list[tuple[MemoryTable, Write]] = []
         if rows.num_rows:
             writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
@@ -192,20 +189,3 @@ class IngestRunner(Runner):
                 raise self.board.timed_out("did not start in time")
             self.board.wait_for_news(0.1)
         self._ingest.drain(self._consumer, deadline)
-
-
-def _split_off_nulls(rows: pa.Table, schema: Schema) -> tuple[pa.Table, list[BadRecord]]:
-    """Rows with a NULL where the table allows none are no reason to stop: they become dead letters."""
-    required = [column.name for column in schema.columns if not column.nullable]
-    if not required or not any(rows[name].null_count for name in required):
-        return rows, []
-    missing = pc.is_null(rows[required[0]])
-    for name in required[1:]:
-        missing = pc.or_(missing, pc.is_null(rows[name]))
-    refused = [
-        BadRecord(
-            json.dumps(row, default=str).encode(), "", f"NULL in one of the NOT NULL columns {', '.join(required)}"
-        )
-        for row in rows.filter(missing).to_pylist()
-    ]
-    return rows.filter(pc.invert(missing)), refused

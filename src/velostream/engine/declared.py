@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from velostream.errors import ValidationError
+from velostream.sources.base import BadRecord
 
 if TYPE_CHECKING:
     from velostream.engine.binding import BoundQuery
@@ -42,3 +45,20 @@ def _fits(have: pa.DataType, want: pa.DataType) -> bool:
     if pa.types.is_decimal(have) and pa.types.is_decimal(want):
         return bool(have.scale <= want.scale and have.precision - have.scale <= want.precision - want.scale)
     return bool(pa.types.is_null(have))
+
+
+def split_off_nulls(rows: pa.Table, schema: Schema) -> tuple[pa.Table, list[BadRecord]]:
+    """Rows with a NULL where the table allows none are no reason to stop: they become dead letters."""
+    required = [column.name for column in schema.columns if not column.nullable]
+    if not required or not any(rows[name].null_count for name in required):
+        return rows, []
+    missing = pc.is_null(rows[required[0]])
+    for name in required[1:]:
+        missing = pc.or_(missing, pc.is_null(rows[name]))
+    refused = [
+        BadRecord(
+            json.dumps(row, default=str).encode(), "", f"NULL in one of the NOT NULL columns {', '.join(required)}"
+        )
+        for row in rows.filter(missing).to_pylist()
+    ]
+    return rows.filter(pc.invert(missing)), refused

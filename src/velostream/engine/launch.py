@@ -133,10 +133,10 @@ class Launcher:
                 for one in bound.inputs
                 if one.spec is not None
             }
-            self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs, target=entry))
+            self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs))
             return []
         tables = self.attach_tables(bound)
-        self._run(RefreshRunner(self.context, entry, sql=bound.plan.sql, inputs=tables, loop=self.loop))
+        self._run(self._refresh_runner(entry, bound.plan.sql, tables, options))
         return list(tables.values())
 
     def launch_stream(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
@@ -236,7 +236,7 @@ class Launcher:
         self._run(runner)
         if bound.final is None:
             return self._reads(bound, tables)
-        self._run(RefreshRunner(self.context, entry, sql=bound.final, inputs={GROUPS: holder}, loop=self.loop))
+        self._run(self._refresh_runner(entry, bound.final, {GROUPS: holder}, options))
         return [holder]
 
     def _groups_entry(self, entry: Entry, schema: Schema, bound: BoundQuery, tables: Mapping[str, Entry]) -> Entry:
@@ -260,6 +260,10 @@ class Launcher:
 
         self._run(self._ingest_runner(entry, bound, consumer))
         return self._reads(bound, tables)
+
+    def _refresh_runner(self, entry: Entry, sql: str, inputs: Mapping[str, Entry], options: Options) -> RefreshRunner:
+        gate = Gate([self.context.board(one) for one in inputs.values()], gate_policy(options))
+        return RefreshRunner(self.context, entry, sql=sql, inputs=inputs, loop=self.loop, gate=gate)
 
     def _run(self, runner: Runner) -> None:
         self.runners[runner.entry.id] = runner

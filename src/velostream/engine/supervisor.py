@@ -16,8 +16,8 @@ from velostream.engine.declared import fit_declared
 from velostream.engine.options import query_options, store_options
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
-from velostream.engine.waiting import WaitingRoom
-from velostream.errors import NotFoundError, QueryError, SourceError, present
+from velostream.engine.waiting import Patience, WaitingRoom
+from velostream.errors import NotFoundError, OptionError, QueryError, SourceError, present
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Strategy
 from velostream.sql.statements import Create, Insert, ObjectKind, QueryAction, SourceRef
@@ -72,6 +72,11 @@ class Supervisor:
         """Start the query of an entry that is in the catalog, and note there what it reads."""
         self._context.board(entry).warn(*(warning.message for warning in bound.plan.warnings))
         options = query_options(statement.options)
+        if options.text("checkpoint") and bound.plan.strategy is not Strategy.AGGREGATE:
+            raise OptionError(
+                'option "checkpoint" is for aggregates over streams',
+                detail=f'"{entry.name}" is kept by strategy "{bound.plan.strategy}" and has no checkpoint',
+            )
         if entry.kind is EntryKind.STREAM:
             reads = self._launcher.launch_stream(entry, bound, options)
         else:
@@ -83,14 +88,19 @@ class Supervisor:
         reads = self._launcher.launch_insert(entry, bound, statement.options, target)
         self._context.catalog.update(replace(entry, reads=tuple(read.id for read in reads)))
 
-    def wait_for_source(self, entry: Entry, trouble: NoSchemaYetError | SourceError, patience: float) -> None:
-        """Start the entry as soon as its source is there; fail it when patience, in seconds, is up."""
-        deadline = time.monotonic() + patience
+    def wait_for_source(self, entry: Entry, trouble: NoSchemaYetError | SourceError, patience: Patience) -> None:
+        """Start the entry as soon as its source is there; fail it when patience is up."""
+        deadline = time.monotonic() + patience.seconds
+        next_look = time.monotonic() + patience.interval
 
         def look_again() -> bool:
+            nonlocal next_look
             current = self._context.catalog.by_id(entry.id)
             if current is None or current.wish is not Wish.RUNNING:
                 return True
+            if time.monotonic() < min(next_look, deadline):
+                return False
+            next_look = time.monotonic() + patience.interval
             return self._attempt(current, deadline)
 
         self._say_waiting(entry, trouble)
@@ -127,17 +137,19 @@ class Supervisor:
         """Start a query of the catalog; trouble shows on its board and disturbs nobody else."""
         if entry.id in self._launcher.runners or entry.kind in HIDDEN:
             return
-        if not self._attempt(entry, float("inf")):
-            self._waiting.add(entry.id, lambda: self._attempt_current(entry.id))
-
-    def _attempt_current(self, entry_id: str) -> bool:
-        entry = self._context.catalog.by_id(entry_id)
-        if entry is None or entry.wish is not Wish.RUNNING:
-            return True
-        return self._attempt(entry, float("inf"))
+        trouble = self._try(entry, float("inf"))
+        if trouble is not None:
+            self.wait_for_source(entry, trouble, Patience(float("inf")))
 
     def _attempt(self, entry: Entry, deadline: float) -> bool:
         """Try to start; false when its source isn't there and there is time left to wait for it."""
+        trouble = self._try(entry, deadline)
+        if trouble is not None:
+            self._say_waiting(entry, trouble)
+        return trouble is None
+
+    def _try(self, entry: Entry, deadline: float) -> NoSchemaYetError | SourceError | None:
+        """Start an entry, or give what there is to wait for. Any other trouble shows on its board."""
         board = self._context.board(entry)
         try:
             statement = parse_statement(entry.sql)
@@ -149,18 +161,16 @@ class Supervisor:
                 self._context.catalog.update(entry)
                 self.launch(entry, statement, bound)
         except NoSchemaYetError as trouble:
-            self._say_waiting(entry, trouble)
-            return False
+            return trouble
         except SourceError as trouble:
             if trouble.category.retriable and time.monotonic() < deadline:
-                self._say_waiting(entry, trouble)
-                return False
+                return trouble
             board.become(State.FAILED, trouble.message, error=trouble)
         except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
             if not self._context.closing.is_set():
                 error = query_error(trouble, f'query "{entry.name}" could not be started')
                 board.become(State.FAILED, error.message, error=error)
-        return True
+        return None
 
     def _start_insert(self, entry: Entry, statement: Insert) -> None:
         bound = self._launcher.binder.bind(

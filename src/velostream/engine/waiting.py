@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from velostream.engine.binding import NoSchemaYetError
 from velostream.errors import Category, SourceError
 from velostream.model.duration import parse_duration
-from velostream.sql.statements import Create
+from velostream.sql.sources import uri_parameters
+from velostream.sql.statements import Create, OptionValue
 
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -41,16 +43,32 @@ class WaitingRoom:
                         self.remove(entry_id)
 
 
-def patience_of(statement: Create, trouble: Exception) -> float | None:
-    """For how many seconds a new statement may wait; None when waiting wasn't asked for or can't help."""
+@dataclass(frozen=True)
+class Patience:
+    """How long a statement waits for a source, and how often it looks."""
+
+    seconds: float
+    interval: float = 0.0
+
+
+def patience_of(statement: Create, trouble: Exception) -> Patience | None:
+    """For how long a new statement may wait; None when waiting wasn't asked for or can't help."""
     if isinstance(trouble, NoSchemaYetError):
-        return float("inf")
+        return Patience(float("inf"))
     if not isinstance(trouble, SourceError) or trouble.category is not Category.MISSING or statement.query is None:
         return None
-    given = [*statement.options, *(option for source in statement.query.sources for option in source.options)]
-    waits = [
+    sources = statement.query.sources
+    given = [*statement.options, *(option for source in sources for option in source.options)]
+    given += [option for source in sources for option in uri_parameters(source.uri)[1]]
+    seconds = _longest(given, ".wait.timeout")
+    return Patience(seconds, _longest(given, ".retry.interval")) if seconds else None
+
+
+def _longest(options: list[OptionValue], suffix: str) -> float:
+    """The longest duration given for a source by an option of that ending."""
+    durations = [
         parse_duration(option.value).total_seconds()
-        for option in given
-        if option.name.endswith(".wait.timeout") and option.name != "table.wait.timeout"
+        for option in options
+        if option.name.endswith(suffix) and not option.name.startswith("table.")
     ]
-    return max(waits, default=0.0) or None
+    return max(durations, default=0.0)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from velostream.engine.declared import split_off_nulls
 from velostream.engine.query import Runner
 from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, query_error, run_sql
@@ -31,13 +32,10 @@ class BoundedInput:
 class OnceRunner(Runner):
     """Reads its sources to their present end and commits the result with the offsets, as one record."""
 
-    def __init__(
-        self, context: EngineContext, entry: Entry, *, sql: str, inputs: Mapping[str, BoundedInput], target: Entry
-    ) -> None:
+    def __init__(self, context: EngineContext, entry: Entry, *, sql: str, inputs: Mapping[str, BoundedInput]) -> None:
         super().__init__(context, entry)
         self._sql = sql
         self._inputs = dict(inputs)
-        self._target = target
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -75,9 +73,12 @@ class OnceRunner(Runner):
             readings.append((bounded.source, reading))
             frames[relation] = reading.frame
             offsets[bounded.source.spec.uri] = end
-        rows = arrow_result(run_sql(session, self._sql, frames))
-        table = self.context.table(self._target.id)
+        table = self.context.table(self.entry.id)
+        result = arrow_result(run_sql(session, self._sql, frames)).rename_columns(list(table.schema.names))
+        rows, refused = split_off_nulls(result, table.schema)
         writes: list[tuple[MemoryTable, Write]] = []
+        if refused:
+            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, refused))
         if rows.num_rows:
             writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
         for source, reading in readings:

@@ -25,18 +25,27 @@ from velostream.tables.memory.sequence import Commit, Part
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
+    from velostream.engine.gate import Gate
 
 
 class RefreshRunner(Runner):
     """One view over tables, maintained by the loop."""
 
     def __init__(
-        self, context: EngineContext, entry: Entry, *, sql: str, inputs: Mapping[str, Entry], loop: MaintenanceLoop
+        self,
+        context: EngineContext,
+        entry: Entry,
+        *,
+        sql: str,
+        inputs: Mapping[str, Entry],
+        loop: MaintenanceLoop,
+        gate: Gate,
     ) -> None:
         super().__init__(context, entry)
         self.inputs = dict(inputs)
         self._sql = sql
         self._loop = loop
+        self._gate = gate
         known = context.sequence.writer(entry.id)
         self._number = -1 if known is None else known.epoch
         self.reflects: dict[str, int] = {} if known is None else dict(known.position["reflects"])
@@ -63,6 +72,14 @@ class RefreshRunner(Runner):
                 raise self.board.timed_out("did not catch up in time")
             self._loop.wake()
             self.board.wait_for_news(0.1)
+
+    def is_held_back(self) -> bool:
+        """Whether an input has not been ready yet; says so on the board, and fails when the wait is up."""
+        try:
+            return not self._gate.is_open(self.board)
+        except VelostreamError as error:
+            self.board.become(State.FAILED, error.message, error=error)
+            return True
 
     def is_stale(self, at: Mapping[str, int]) -> bool:
         """Whether an input has moved since the committed content was computed, or a failed attempt is due again."""
@@ -183,11 +200,8 @@ class MaintenanceLoop:
                 if self._context.closing.is_set():
                     return
                 entries = list(runner.inputs.values())
-                unready = next((e for e in entries if not self._context.board(e).was_ready), None)
-                if unready is not None or any(entry.id in behind for entry in entries):
+                if runner.is_held_back() or any(entry.id in behind for entry in entries):
                     behind.add(runner.entry.id)
-                    if unready is not None and not runner.board.was_ready:
-                        runner.board.become(State.WAITING, f'{unready.kind} "{unready.name}" is not ready')
                     continue
                 numbers = {e.id: None if e.id in self._runners else pin.sequence for e in entries}
                 at = {e.id: self._context.table(e.id).snapshot(numbers[e.id]).version for e in entries}
