@@ -161,6 +161,20 @@ def test_a_subquery_in_having_is_on_top_and_one_in_an_argument_is_in_the_feed(ag
     assert found.final_inputs == ("in_2",)
 
 
+@pytest.mark.parametrize(
+    "group",
+    [
+        "EXISTS (SELECT 1 FROM prices p WHERE p.sku = o.sku)",
+        "o.sku IN (SELECT sku FROM prices)",
+        "(SELECT max(p.price) FROM prices p WHERE p.sku = o.sku)",
+    ],
+)
+def test_a_group_with_a_subquery_is_known_again_in_the_select(aggregate, group):
+    found = aggregate(f"SELECT {group} AS known, count(*) AS n FROM orders o GROUP BY {group}")
+    assert found.sql == "SELECT c0 AS g0, COUNT(*) AS a0 FROM feed GROUP BY c0"
+    assert found.final == "SELECT groups.g0 AS `known`, groups.a0 AS `n` FROM groups"
+
+
 def test_ctes_go_where_they_are_read(aggregate):
     found = aggregate(
         "WITH big AS (SELECT * FROM orders WHERE amount > 9), good AS (SELECT id FROM users) "
