@@ -329,3 +329,22 @@ def test_a_replaced_view_that_can_not_start_leaves_the_old_one(connection, tmp_p
     connection.memory("s").append([{"k": "a", "n": 5}])
     connection.drain("sums", timeout=60)
     assert rows(connection, "SELECT * FROM sums") == [("a", 6)]
+
+
+def test_having_with_a_subquery_follows_the_stream_and_the_table(connection):
+    # B35
+    connection.execute("CREATE TABLE limits (k STRING PRIMARY KEY, most BIGINT)")
+    connection.execute("INSERT INTO limits VALUES ('a', 5), ('b', 5)")
+    connection.memory("s").append([{"k": "a", "n": 4}, {"k": "b", "n": 9}])
+    connection.execute(
+        "CREATE TABLE over AS SELECT s.k, SUM(s.n) AS n FROM memory://s s GROUP BY s.k "
+        "HAVING SUM(s.n) > (SELECT MAX(most) FROM limits)"
+    )
+    connection.drain("over", timeout=60)
+    assert rows(connection, "SELECT * FROM over") == [("b", 9)]
+    connection.memory("s").append([{"k": "a", "n": 3}])
+    connection.drain("over", timeout=60)
+    assert rows(connection, "SELECT * FROM over") == [("a", 7), ("b", 9)]
+    connection.execute("UPDATE limits SET most = 8 WHERE k = 'a'")
+    connection.drain("over", timeout=60)
+    assert rows(connection, "SELECT * FROM over") == [("b", 9)]

@@ -114,9 +114,13 @@ class Binder:
         text: str,
         continuous: bool,
         pinned: Mapping[str, Schema] | None = None,
+        distinct_names: bool | None = None,
     ) -> tuple[QueryPlan, Lens]:
         lens = self.lens(pinned, text=text)
-        return plan_query(query, options=options, catalog=lens, text=text, continuous=continuous), lens
+        plan = plan_query(
+            query, options=options, catalog=lens, text=text, continuous=continuous, distinct_names=distinct_names
+        )
+        return plan, lens
 
     def bind(
         self,
@@ -126,9 +130,12 @@ class Binder:
         text: str,
         continuous: bool,
         pinned: Mapping[str, Schema] | None = None,
+        distinct_names: bool | None = None,
     ) -> BoundQuery:
         """Plan and analyse; `NoSchemaYetError` while an input has no columns."""
-        plan, lens = self.plan(query, options=options, text=text, continuous=continuous, pinned=pinned)
+        plan, lens = self.plan(
+            query, options=options, text=text, continuous=continuous, pinned=pinned, distinct_names=distinct_names
+        )
         return self.bind_plan(plan, lens)
 
     def bind_plan(self, plan: QueryPlan, lens: Lens) -> BoundQuery:
@@ -156,7 +163,9 @@ class Binder:
         final = aggregate.final
         if final is None and (tuple(plan.key) != tuple(aggregate.key) or not aggregate.key):
             final = f"SELECT * FROM {GROUPS}"
-        schema = groups if final is None else output_schema(session, final, {GROUPS: groups}).with_key(plan.key)
+        beside = {name: schemas[name] for name in aggregate.final_inputs}
+        result = groups if final is None else output_schema(session, final, beside | {GROUPS: groups})
+        schema = result if final is None else result.with_key(plan.key)
         return BoundQuery(plan, tuple(inputs), schema, feed, groups, final, found=lens.found)
 
 

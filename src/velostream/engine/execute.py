@@ -102,6 +102,12 @@ class Executor:
     def _select(self, statement: st.Select, parameters: Parameters) -> Result:
         query = bind_parameters(statement.query, parameters)
         plan, lens = self._plan(query, statement, continuous=False)
+        if query.emit is not None and not any(one.target.kind is RelationKind.STREAM for one in plan.inputs):
+            raise NotExecutableError.statement(
+                f"SELECT … EMIT {query.emit.upper()} over tables",
+                hint='con.subscribe("t") gives the changes of a table or view as they are committed',
+                text=statement.text,
+            )
         self._wait_for_inputs(plan, statement.options)
         if any(one.target.schema is None for one in plan.inputs):
             plan, lens = self._plan(query, statement, continuous=False)
@@ -194,7 +200,9 @@ class Executor:
             raise NotExecutableError.statement("UPSERT … SELECT", text=statement.text)
         query = bind_parameters(statement.query, parameters)
         statement = replace(statement, query=query)
-        plan, lens = self._plan(query, statement, continuous=True)
+        plan, lens = self._launcher.binder.plan(
+            query, options=statement.options, text=statement.text, continuous=True, distinct_names=False
+        )
         self._wait_for_inputs(plan, statement.options)
         try:
             bound = self._launcher.binder.bind_plan(plan, lens)

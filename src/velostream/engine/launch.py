@@ -236,8 +236,9 @@ class Launcher:
         self._run(runner)
         if bound.final is None:
             return self._reads(bound, tables)
-        self._run(self._refresh_runner(entry, bound.final, {GROUPS: holder}, options))
-        return [holder]
+        beside = {name: tables[name] for name in aggregate.final_inputs}
+        self._run(self._refresh_runner(entry, bound.final, beside | {GROUPS: holder}, options))
+        return [holder, *beside.values()]
 
     def _groups_entry(self, entry: Entry, schema: Schema, bound: BoundQuery, tables: Mapping[str, Entry]) -> Entry:
         found = self.context.catalog.hidden(EntryKind.GROUPS, entry.id)

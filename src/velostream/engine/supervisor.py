@@ -179,6 +179,7 @@ class Supervisor:
             text=statement.text,
             continuous=True,
             pinned=entry.pinned(),
+            distinct_names=False,
         )
         target: Entry | SourceRef | None
         if isinstance(statement.target, SourceRef):

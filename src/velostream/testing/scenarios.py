@@ -25,8 +25,9 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from velostream.engine.connection import connect
+from velostream.engine.connection import Connection, connect
 from velostream.engine.spark import SparkRuntime
+from velostream.errors import VelostreamError
 from velostream.testing import crash
 from velostream.testing.script import DEFAULT_DEADLINE_SECONDS, Player, Script, ScriptFailure
 
@@ -223,10 +224,14 @@ class _Stage:
                 deadline=self._generation.deadline,
                 cancelled=lambda: play.path in self._results,
             )
+            if play.next:
+                self._meet_the_points(connection)
             for number, step in enumerate(script.steps[play.next :], play.next):
                 if number == script.last_change:
                     self._freezer.arm(state, self._generation.points)
                 player.play(step)
+                if number == script.last_change:
+                    self._meet_the_points(connection)
             self._settle(replace(play, done=True))
             self._freezer.disarm(state)
             if self._results[play.path].done:
@@ -235,6 +240,13 @@ class _Stage:
             self._settle(replace(play, done=True, failure=str(failure)))
         except Exception:  # noqa: BLE001 - whatever ends a script is how it ended
             self._settle(replace(play, done=True, failure=traceback.format_exc()))
+
+    def _meet_the_points(self, connection: Connection) -> None:
+        """Let everything under way come to its point, or to its end: a query might be answered just before."""
+        if self._generation.points:
+            # What fails here fails the queries that follow, which say more about it.
+            with contextlib.suppress(VelostreamError):
+                connection.drain_all(timeout=self._generation.deadline)
 
     def _frozen(self, state: Path) -> None:
         [play] = [one for one in self._generation.plays if self._folder(one) / "state" == state]
