@@ -41,7 +41,6 @@ def test_killed_at_its_last_change(script, killed):
 
 
 def test_the_kills_struck(killed):
-    """A scenario whose points nobody reaches would prove nothing."""
-    missed = {name for name, outcome in killed.items() if outcome.kills == 0}
-    assert missed <= {"declared_dml"}
-    assert sum(outcome.kills == 2 for outcome in killed.values()) >= 8
+    """A scenario whose points nobody reaches would prove nothing. Only DML by itself commits before it returns."""
+    assert [name for name, outcome in killed.items() if outcome.kills == 0] == ["declared_dml"]
+    assert sum(outcome.kills == 2 for outcome in killed.values()) >= 10
