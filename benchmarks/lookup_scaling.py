@@ -66,7 +66,7 @@ class _Scaling:
                 {
                     "user_id": numbers,
                     "name": pa.array([f"user {number}" for number in range(size)]),
-                    "score": pa.array(numbers % 1000).cast(pa.decimal128(10, 2)),
+                    "score": _decimals(numbers % 1000),
                 }
             )
         )
@@ -100,7 +100,7 @@ class _Scaling:
         self.version += 1
         count = max(1, self.size // 100)
         chosen = np.random.default_rng(self.version).choice(self.size, count, replace=False)
-        score = pa.array(np.full(count, self.version)).cast(pa.decimal128(10, 2))
+        score = _decimals(np.full(count, self.version))
         names = pa.array([f"user {number}" for number in chosen])
         self.table.upsert(pa.table({"user_id": chosen, "name": names, "score": score}))
         pq.write_table(self.table.arrow(), self.table_path)
@@ -135,3 +135,8 @@ class _Scaling:
         right = (self.batch["quantity"].to_numpy() * scores[self.batch["user_id"].to_numpy()]).sum()
         expect(answer.num_rows == self.batch.num_rows, f"gave {answer.num_rows} rows")
         expect(found == Decimal(int(right)), f"gave {found}, right is {right}")
+
+
+def _decimals(numbers: np.ndarray) -> pa.Array:
+    """Whole numbers as DECIMAL(10,2); Arrow only casts 32-bit integers into so few digits."""
+    return pa.array(numbers.astype(np.int32)).cast(pa.decimal128(12, 2)).cast(pa.decimal128(10, 2))
