@@ -331,6 +331,20 @@ def test_a_replaced_view_that_can_not_start_leaves_the_old_one(connection, tmp_p
     assert rows(connection, "SELECT * FROM sums") == [("a", 6)]
 
 
+def test_a_view_that_would_replace_what_it_reads_is_refused_and_the_others_go_on(prices):
+    # B38
+    with pytest.raises(VelostreamError, match="itself"):
+        prices.execute("CREATE OR REPLACE TABLE Prices AS SELECT * FROM prices")
+    prices.execute("CREATE TABLE dear AS SELECT sku, price FROM prices WHERE price > 0")
+    prices.drain("dear", timeout=60)
+    with pytest.raises(VelostreamError, match="itself"):
+        prices.execute("CREATE OR REPLACE TABLE dear AS SELECT * FROM DEAR")
+    assert len(prices.table("prices")) == 2
+    prices.execute("INSERT INTO prices VALUES ('late', 9)")
+    prices.drain("dear", timeout=60)
+    assert "late" in [row[0] for row in rows(prices, "SELECT sku FROM dear")]
+
+
 def test_having_with_a_subquery_follows_the_stream_and_the_table(connection):
     # B35
     connection.execute("CREATE TABLE limits (k STRING PRIMARY KEY, most BIGINT)")

@@ -51,6 +51,12 @@ class Supervisor:
             continuous=True,
             pinned=entry.pinned(),
         )
+        if any(one.entry is not None and one.entry.name.lower() == entry.name.lower() for one in bound.inputs):
+            raise QueryError(
+                f'{entry.kind} "{entry.name}" can\'t read itself',
+                hint="create it under another name, or write out the query that it replaces",
+                code="invalid-statement",
+            )
         if statement.what is ObjectKind.STREAM and bound.plan.strategy is not Strategy.MAP:
             raise QueryError(
                 f'stream "{entry.name}" can\'t be derived by strategy "{bound.plan.strategy}"',

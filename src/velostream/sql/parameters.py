@@ -35,6 +35,12 @@ def bind(tree: Tree, parameters: Parameters | None, *, text: str = "") -> Tree:
 
 def bind_all(trees: Sequence[exp.Expr], parameters: Parameters | None, *, text: str = "") -> list[exp.Expr]:
     """Like `bind`, for all the trees of one statement in the order in which they are written."""
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping | None):
+        raise ValidationError(
+            f"parameters are a list or a mapping, not a {type(parameters).__name__}",
+            hint="give [value] for a single ?",
+            code="parameter-type",
+        )
     if not parameters and not any(tree.find(exp.Placeholder) for tree in trees):
         return list(trees)
     copies = [tree.copy() for tree in trees]

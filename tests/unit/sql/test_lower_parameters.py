@@ -95,6 +95,8 @@ def test_names_may_be_used_twice():
         ("? + :a", [1], "mixed-parameters"),
         ("?", [object()], "parameter-type"),
         ("?", [Decimal("NaN")], "parameter-type"),
+        ("? = 1", 5, "parameter-type"),
+        ("? = 1", "a", "parameter-type"),
     ],
 )
 def test_wrong_parameters_are_clear_errors(text, parameters, code):
