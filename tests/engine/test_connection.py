@@ -362,3 +362,19 @@ def test_having_with_a_subquery_follows_the_stream_and_the_table(connection):
     connection.execute("UPDATE limits SET most = 8 WHERE k = 'a'")
     connection.drain("over", timeout=60)
     assert rows(connection, "SELECT * FROM over") == [("b", 9)]
+
+
+def test_a_primary_key_is_never_null_and_text_is_unicode(prices):
+    for values in ("(NULL, 1)", "('late', 1), (NULL, 2)"):
+        with pytest.raises(VelostreamError, match="NOT NULL"):
+            prices.execute(f"INSERT INTO prices VALUES {values}")
+    with pytest.raises(VelostreamError, match="Unicode"):
+        prices.execute("INSERT INTO prices VALUES (?, 1)", ["\ud800"])
+    assert len(prices.table("prices")) == 2
+
+
+def test_reading_all_there_is_ends_where_there_is_nothing(connection, tmp_path):
+    path = tmp_path / "header.csv"
+    path.write_text("id,name\n")
+    connection.execute(f"CREATE TABLE empty AS SELECT * FROM file://{path}")
+    connection.drain_all(timeout=20)

@@ -63,6 +63,42 @@ def test_ten_views_read_a_growing_file_once(path, readings):
             assert found == (5, 12 + number)
 
 
+def test_simple_statements_share_a_query_and_mean_what_they_mean_alone(path, monkeypatch):
+    """One after another they are computed alone, over the same file once more together: the rows are equal."""
+    path.write_text('id,name,amount,at\n1,ann,1.50,2024-05-01\n2,,,\n3,"",-0.05,2024-05-02\n')
+    selects = [
+        "SELECT * FROM {}",
+        "SELECT id, amount * 2 AS amount, at FROM {} WHERE amount > 0",
+        "SELECT id, name IS NULL AS unnamed, upper(name) AS name FROM {} WHERE NOT name = 'ann' OR name IS NULL",
+        "SELECT id, named_struct('a', amount, 'n', name) AS both, array(id, NULL) AS list FROM {} WHERE id >= 2",
+        "SELECT id, 10 DIV (id - 2) AS quotient FROM {} WHERE id <> 2",
+        "SELECT id FROM {} WHERE CAST(NULL AS BOOLEAN)",
+        "SELECT id, explode(array(1, 2)) AS n FROM {}",
+    ]
+    together = []
+    run = ingest.together.run_together
+
+    def counted(session, frame, projections):
+        together.append(len(projections))
+        return run(session, frame, projections)
+
+    monkeypatch.setattr(ingest.together, "run_together", counted)
+    with velostream.connect() as connection:
+        for number, select in enumerate(selects):
+            connection.execute(f"CREATE TABLE v{number} AS " + select.format(FOLLOWED.format(path=path)))
+            connection.drain(f"v{number}", timeout=60)
+        alone = [connection.table(f"v{number}").arrow() for number in range(len(selects))]
+        lines = path.read_text().splitlines()[1:]
+        append(path, *lines)
+        for number in range(len(selects)):
+            connection.drain(f"v{number}", timeout=60)
+        both = [connection.table(f"v{number}").arrow() for number in range(len(selects))]
+    assert together == [6]
+    for first, twice in zip(alone, both, strict=True):
+        assert twice.slice(first.num_rows).to_pylist() == first.to_pylist()
+        assert twice.schema == first.schema
+
+
 def test_a_statement_that_comes_later_sees_the_file_from_its_beginning(path, readings):
     with velostream.connect() as connection:
         connection.execute(f"CREATE TABLE early AS SELECT id FROM {FOLLOWED.format(path=path)}")

@@ -26,6 +26,7 @@ from velostream.engine.result import Result
 from velostream.engine.show import Shower
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.spark import SparkRuntime
+from velostream.engine.status import State
 from velostream.engine.subscribe import subscribe
 from velostream.engine.supervisor import Supervisor
 from velostream.errors import ClosedError, NotExecutableError, NotFoundError, QueryError, StateError
@@ -237,7 +238,13 @@ class Connection:
             for one in self._context.catalog.upstream(entry):
                 if one.id not in drained:
                     drained.add(one.id)
-                    self._drain(one, deadline)
+                    if not self._has_nothing_to_read(one):
+                        self._drain(one, deadline)
+
+    def _has_nothing_to_read(self, entry: Entry) -> bool:
+        """Whether it waits for the first rows of its source: what is there now is nothing."""
+        status = self._context.board(entry).status
+        return entry.is_query and entry.schema is None and status.state is State.WAITING and bool(status.reason)
 
     def _drain(self, entry: Entry, deadline: float) -> None:
         board = self._context.board(entry)

@@ -13,6 +13,7 @@ from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
 from velostream.engine.query import BatchTransformation, Runner
 from velostream.engine.relations import arrow_result
 from velostream.engine.status import State
+from velostream.engine.together import Projection
 from velostream.model.change import Epoch, Mode, Write
 from velostream.tables.memory.sequence import Part
 
@@ -45,9 +46,12 @@ class TransformingConsumer(Consumer):
         self._transformation = BatchTransformation(context, plan, tables)
         self._table_ids = [table.id for table in tables.values()]
         self._names = names
+        self.projection = None if tables else Projection.of(plan)
 
     def rows_of(self, batch: Batch) -> pa.Table:
-        rows = arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
+        rows = batch.results.get(self.writer)
+        if rows is None:
+            rows = arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
         return rows if self._names is None else rows.rename_columns(list(self._names))
 
     def probe(self, batch: Batch) -> object:

@@ -93,7 +93,9 @@ class Definitions:
                 **_place(statement),
             )
         refuse_unknown(statement.options, TABLE_OPTIONS, text=statement.text)
-        schema = _with_key_option(statement.columns, query_options(statement.options, text=statement.text).text("key"))
+        schema = _with_key_option(
+            _without_null_keys(statement.columns), query_options(statement.options, text=statement.text).text("key")
+        )
         entry = Entry.new(name, kind=EntryKind.TABLE, sql=canonical(statement), schema=schema)
         options = store_options(statement.options)
         self._context.sequence.create_table(entry.id, name=name, schema=schema, options=options)
@@ -193,6 +195,12 @@ def canonical(statement: Create | Insert) -> str:
 
 def _place(statement: Create) -> dict[str, Any]:
     return {"line": statement.name.place.line, "column": statement.name.place.column, "text": statement.text}
+
+
+def _without_null_keys(schema: Schema) -> Schema:
+    """A declared PRIMARY KEY is NOT NULL, as SQL has it; NULL is a key value only of groups."""
+    columns = tuple(replace(c, nullable=c.nullable and c.name not in schema.key) for c in schema.columns)
+    return replace(schema, columns=columns)
 
 
 def _with_key_option(schema: Schema, key: str | None) -> Schema:

@@ -26,7 +26,7 @@ from velostream.engine.relations import arrow_result, run_sql
 from velostream.engine.result import Result, rows_of
 from velostream.engine.show import Shower
 from velostream.engine.status import State
-from velostream.errors import NotExecutableError, NotFoundError, UnsupportedError, ValidationError
+from velostream.errors import NotExecutableError, NotFoundError, TableError, UnsupportedError, ValidationError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.sql import statements as st
 from velostream.sql.explain import explain_rows, validate_statement
@@ -301,7 +301,12 @@ class Executor:
         """Run one of the `dml` functions on the table of that name."""
         target = self._target(name)
         table = self._context.table(target.id)
-        return Result.affected(change(table, statement, parameters, evaluate=self.evaluate_over(target)))
+        try:
+            return Result.affected(change(table, statement, parameters, evaluate=self.evaluate_over(target)))
+        except UnicodeEncodeError as error:
+            raise TableError(
+                f'table "{table.name}" got text that is not Unicode', detail=str(error), code="wrong-type"
+            ) from error
 
     def evaluate_over(self, target: Entry) -> Evaluate:
         """How DML on a table asks Spark for what the table can't evaluate itself."""

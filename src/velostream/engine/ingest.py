@@ -12,26 +12,29 @@ import json
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from velostream.engine import together
 from velostream.engine.reading import read_range
 from velostream.engine.relations import query_error
 from velostream.engine.sift import is_row_error, sift
 from velostream.engine.status import State
-from velostream.errors import QueryError, SourceError, VelostreamError
+from velostream.errors import QueryError, SourceError, SqlError, VelostreamError, present
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Source
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.gate import Gate
+    from velostream.engine.together import Projection
     from velostream.model.change import Write
     from velostream.model.schema import Schema
     from velostream.tables.memory.sequence import Part
@@ -50,6 +53,8 @@ class Batch:
     end: Offset
     at: int
     """The commit number this batch reads its tables at: its pin."""
+    results: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Rows that are computed already, by writer."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,8 @@ class Consumer(ABC):
         self.ready_at: Offset | None = None
         """The end of what the source held when the consumer was first ready to run; reaching it means ready."""
         self.dead = False
+        self.projection: Projection | None = None
+        """Of a statement so simple that it can share a Spark query with others."""
         self._retry = RetryPolicy.default()
         self._attempts = 0
         self._resume_at = 0.0
@@ -276,19 +283,36 @@ class Ingest:
     def _batch(self, start: Offset, end: Offset, members: list[Consumer], *, at: int | None = None) -> None:
         """Read a range once and let every member make its part of it, committed as one record."""
         session = self.context.spark.session()
-        shared = len(members) > 1
+        simple = ((member, member.projection) for member in members)
+        groups = list(together.groups(simple, batch_width=len(self.schema.columns)))
+        shared = len(members) - sum(len(group) - 1 for group in groups) > 1
         with self.context.sequence.pin(at) as pin:
             for member in members:
                 member.intend(end, pin.sequence)
             reading = read_range(session, self.source, start, end, self.schema)
             frame = reading.frame.persist() if shared else reading.frame
             try:
-                outcomes = self._run_members(Batch(session, frame, end, pin.sequence), members)
+                batch = self._with_results(Batch(session, frame, end, pin.sequence), groups)
+                outcomes = self._run_members(batch, members)
                 bad = reading.bad_records()
             finally:
                 if shared:
                     frame.unpersist()
             self._commit(outcomes, bad, end)
+
+    def _with_results(self, batch: Batch, groups: list[list[Consumer]]) -> Batch:
+        """The batch with the rows of those whose statements share a query. Where that fails each is run by itself."""
+        results: dict[str, pa.Table] = {}
+        for group in groups:
+            try:
+                rows = together.run_together(batch.session, batch.frame, [present(one.projection) for one in group])
+            except (SqlError, QueryError) as error:
+                if isinstance(error, SqlError) or not is_row_error(error):
+                    for one in group:
+                        one.projection = None
+                continue
+            results.update(zip((one.writer for one in group), rows, strict=True))
+        return replace(batch, results=results)
 
     def _run_members(self, batch: Batch, members: list[Consumer]) -> list[tuple[Consumer, Outcome]]:
         def attempt(consumer: Consumer) -> Outcome | None:
@@ -329,10 +353,10 @@ class Ingest:
                 raise
             committed = [pair for pair in outcomes if self._commit_alone(*pair)]
         self.context.crash_point("ingest.after-commit")
-        for consumer, _ in committed:
-            consumer.advance(end)
         for consumer, outcome in committed:
+            # Whoever sees the new position must find the rows published.
             self._publish(consumer, outcome)
+            consumer.advance(end)
             consumer.board.count(outcome.rows)
             self._settle(consumer)
             consumer.board.notify()
@@ -348,12 +372,15 @@ class Ingest:
 
     @staticmethod
     def _publish(consumer: Consumer, outcome: Outcome) -> None:
-        """Show what the log already counts. If that fails the statement stops; starting it again makes up for it."""
+        """Show what the log already counts. If that fails the statement stops; starting it again makes up for it.
+
+        Never raises: the positions of all statements must move, for their rows are committed.
+        """
         if outcome.publish is None:
             return
         try:
             outcome.publish()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - see above
             consumer.fail(query_error(error, f'rows of query "{consumer.entry.name}" could not be published'))
 
     def _with_dead_letters(self, consumer: Consumer, outcome: Outcome, bad: list[BadRecord]) -> Outcome:

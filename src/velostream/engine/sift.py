@@ -60,4 +60,4 @@ def sift(batch: Batch, attempt: Callable[[Batch], object]) -> tuple[Batch, list[
 
 
 def _of_rows(batch: Batch, rows: pa.Table) -> Batch:
-    return replace(batch, frame=batch.session.createDataFrame(rows, schema=batch.frame.schema))
+    return replace(batch, frame=batch.session.createDataFrame(rows, schema=batch.frame.schema), results={})

@@ -17,7 +17,7 @@ from velostream.engine.options import query_options, store_options
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.engine.waiting import Patience, WaitingRoom
-from velostream.errors import NotFoundError, OptionError, QueryError, SourceError, present
+from velostream.errors import NotFoundError, OptionError, QueryError, SourceError, StateError, present
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Strategy
 from velostream.sql.statements import Create, Insert, ObjectKind, QueryAction, SourceRef
@@ -117,9 +117,13 @@ class Supervisor:
         self._remove_unused_sources()
         entries = list(self._context.catalog)
         known = {entry.id for entry in entries}
-        for table_id in list(self._context.sequence.table_ids()):
+        for table_id in self._tables():
             if table_id not in known and table_id != DEAD_LETTERS:
                 self._forget(table_id)
+        missing = next((e for e in entries if e.is_table and e.schema and e.id not in self._tables()), None)
+        if missing is not None:
+            path = str(self._context.directory.path / "log")
+            raise StateError.corrupt(path, reason=f'the rows of {missing.kind} "{missing.name}" are not in it')
         for entry in entries:
             board = self._context.board(entry)
             if entry.wish is not Wish.RUNNING:
@@ -128,6 +132,9 @@ class Supervisor:
                 board.become(State.PAUSED if entry.wish is Wish.PAUSED else State.STOPPED)
             elif not entry.is_query:
                 board.become(State.READY)
+
+    def _tables(self) -> Sequence[str]:
+        return self._context.sequence.table_ids()
 
     def resume_queries(self) -> None:
         """The part of resuming that needs Spark; runs behind `connect`, beside whatever the user does meanwhile."""
@@ -270,7 +277,7 @@ class Supervisor:
             self._forget(entry.id)
 
     def _forget(self, entry_id: str) -> None:
-        if entry_id in self._context.sequence.table_ids():
+        if entry_id in self._tables():
             self._context.sequence.drop_table(entry_id)
         for suffix in _WRITER_SUFFIXES:
             if self._context.sequence.writer(entry_id + suffix) is not None:

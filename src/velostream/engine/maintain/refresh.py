@@ -199,20 +199,28 @@ class MaintenanceLoop:
             for runner in order:
                 if self._context.closing.is_set():
                     return
-                entries = list(runner.inputs.values())
-                if runner.is_held_back() or any(entry.id in behind for entry in entries):
-                    behind.add(runner.entry.id)
-                    continue
-                numbers = {e.id: None if e.id in self._runners else pin.sequence for e in entries}
-                at = {e.id: self._context.table(e.id).snapshot(numbers[e.id]).version for e in entries}
-                if not runner.is_stale(at):
-                    if runner.reflects != at:
-                        behind.add(runner.entry.id)
-                    elif not runner.board.was_ready:
-                        runner.board.become(State.READY)
-                    continue
                 try:
-                    runner.refresh(at, numbers)
+                    if not self._bring_along(runner, pin.sequence, behind):
+                        behind.add(runner.entry.id)
                 except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
                     behind.add(runner.entry.id)
-                    runner.failed(at, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+                    runner.failed({}, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+
+    def _bring_along(self, runner: RefreshRunner, number: int, behind: set[str]) -> bool:
+        """Bring one view to the state of the wave; false when it can't be, because of itself or of an input."""
+        entries = list(runner.inputs.values())
+        if runner.is_held_back() or any(entry.id in behind for entry in entries):
+            return False
+        numbers = {entry.id: None if entry.id in self._runners else number for entry in entries}
+        at = {entry.id: self._context.table(entry.id).snapshot(numbers[entry.id]).version for entry in entries}
+        if runner.is_stale(at):
+            try:
+                runner.refresh(at, numbers)
+            except Exception as error:  # noqa: BLE001 - shows on the board, and is tried again when that can help
+                runner.failed(at, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+                return False
+        elif runner.reflects != at:
+            return False
+        elif not runner.board.was_ready:
+            runner.board.become(State.READY)
+        return True
