@@ -8,16 +8,9 @@ import time
 import pytest
 
 import velostream
-from velostream.testing.scenarios import spark_kept_running
 
 STATES = 6
 """How many different states of the view must have been looked at."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spark():
-    with spark_kept_running():
-        yield
 
 
 @pytest.fixture

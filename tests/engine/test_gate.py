@@ -6,15 +6,8 @@ import pytest
 
 import velostream
 from velostream.errors import VelostreamError
-from velostream.testing.scenarios import spark_kept_running
 
 USERS = 1_000_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spark():
-    with spark_kept_running():
-        yield
 
 
 @pytest.fixture(scope="module")

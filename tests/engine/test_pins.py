@@ -9,7 +9,6 @@ import velostream
 from velostream.engine.maintain import aggregate
 from velostream.errors import StateError
 from velostream.testing.crash import play_until_crash
-from velostream.testing.scenarios import spark_kept_running
 
 FIRST_RUN = """
 > CREATE TABLE users (id BIGINT PRIMARY KEY, country STRING, factor DECIMAL(4,2));
@@ -29,12 +28,6 @@ UPDATE_AND_REPLAY = """
 > SELECT COUNT(*) FROM sales
 -1
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spark():
-    with spark_kept_running():
-        yield
 
 
 def rows(connection, sql):

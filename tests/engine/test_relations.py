@@ -236,3 +236,10 @@ def test_types_tables_cannot_hold_are_refused(session):
     frame = run_sql(session, "SELECT INTERVAL '1' YEAR AS `how long`", {})
     with pytest.raises(UnsupportedError, match='column "how long" has the type interval year'):
         arrow_result(frame)
+
+
+def test_a_struct_may_be_null_whose_fields_never_are(session):
+    sql = "SELECT CASE WHEN id > 0 THEN named_struct('a', id, 'list', array(id)) END AS s FROM range(2)"
+    rows = arrow_result(session.sql(sql))
+    assert rows.to_pylist() == [{"s": None}, {"s": {"a": 1, "list": [1]}}]
+    assert rows.cast(rows.schema).equals(rows)

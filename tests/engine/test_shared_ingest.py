@@ -6,16 +6,9 @@ import pytest
 
 import velostream
 from velostream.engine import ingest
-from velostream.testing.scenarios import spark_kept_running
 
 VIEWS = 10
 FOLLOWED = "file://{path} WITH ('watch' = 'true', 'watch.mode' = 'append')"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spark():
-    with spark_kept_running():
-        yield
 
 
 @pytest.fixture

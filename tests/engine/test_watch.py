@@ -5,14 +5,13 @@ import time
 import pytest
 
 import velostream
-from velostream.testing.scenarios import spark_kept_running
 
 PROMISED_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
 def connection():
-    with spark_kept_running(), velostream.connect() as connection:
+    with velostream.connect() as connection:
         yield connection
 
 

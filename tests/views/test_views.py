@@ -4,16 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from velostream.testing.scenarios import Outcome, Scenario, play_killed, play_one, spark_kept_running
+from velostream.testing.scenarios import Outcome, Scenario, play_killed, play_one
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.view"))
 NAMES = [script.stem for script in SCRIPTS]
-
-
-@pytest.fixture(scope="module")
-def spark():
-    with spark_kept_running():
-        yield
 
 
 @pytest.fixture(scope="module", params=[Scenario.REPLAYED, Scenario.CRASHED], ids=str)
@@ -23,13 +17,13 @@ def killed(request) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
-def test_as_written(script, spark):
+def test_as_written(script):
     outcome = play_one(script, Scenario.PLAIN)
     assert outcome.failure is None, outcome.failure
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
-def test_restarted_between_any_two_steps(script, spark):
+def test_restarted_between_any_two_steps(script):
     outcome = play_one(script, Scenario.RESTARTED)
     assert outcome.failure is None, outcome.failure
 

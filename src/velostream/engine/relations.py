@@ -223,8 +223,19 @@ def schema_of(frame: DataFrame) -> Schema:
                 hint=f"CAST({quoted(column.name)} AS STRING)",
                 code="unsupported-type",
             ) from error
-        fields.append(pa.field(column.name, arrow_type))
+        fields.append(pa.field(column.name, _nullable(arrow_type)))
     return Schema.from_arrow(pa.schema(fields))
+
+
+def _nullable(arrow_type: pa.DataType) -> pa.DataType:
+    """The type with every nested field nullable: Spark says NOT NULL of a field whose whole struct may be NULL."""
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in arrow_type])
+    if pa.types.is_list(arrow_type):
+        return pa.list_(pa.field(arrow_type.value_field.name, _nullable(arrow_type.value_type)))
+    if pa.types.is_map(arrow_type):
+        return pa.map_(_nullable(arrow_type.key_type), _nullable(arrow_type.item_type))
+    return arrow_type
 
 
 def arrow_result(frame: DataFrame) -> pa.Table:
@@ -234,8 +245,9 @@ def arrow_result(frame: DataFrame) -> pa.Table:
     """
     schema = schema_of(frame)
     with spark_errors_translated():
-        rows = frame.toArrow()
-    return _cast(rows, schema.arrow)
+        # Not toArrow: it casts to the fields' NOT NULL, which Arrow refuses where their struct is NULL (Spark 4.2.1).
+        batches = frame._collect_as_arrow(empty_list_if_zero_records=False)  # type: ignore[operator]
+    return _cast(pa.Table.from_batches(batches), schema.arrow)
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
