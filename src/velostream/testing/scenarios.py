@@ -70,12 +70,14 @@ def play(
     deadline: float = DEFAULT_DEADLINE_SECONDS,
 ) -> Iterator[Outcome]:
     """Play every script in every scenario. `deadline` is how long a query may take to show the rows expected."""
-    with spark_kept_running():
-        for scenario in (one for one in scenarios if one not in _KILLS):
+    here = [scenario for scenario in scenarios if scenario not in _KILLS]
+    with spark_kept_running() if here else contextlib.nullcontext():
+        for scenario in here:
             for path in scripts:
                 yield play_one(path, scenario, deadline=deadline)
-    for scenario in (one for one in scenarios if one in _KILLS):
-        yield from play_killed(scripts, scenario, deadline=deadline)
+    for scenario in scenarios:
+        if scenario in _KILLS:
+            yield from play_killed(scripts, scenario, deadline=deadline)
 
 
 def play_one(path: Path, scenario: Scenario, *, deadline: float = DEFAULT_DEADLINE_SECONDS) -> Outcome:
