@@ -112,6 +112,17 @@ def test_a_statement_over_an_empty_feed_waits_for_its_columns(connection):
     assert rows(connection, "SELECT * FROM copied") == [(7,)]
 
 
+@pytest.mark.parametrize("statement", ["SELECT * FROM {uri}", "INSERT INTO t SELECT id FROM {uri}"])
+def test_what_is_answered_now_can_not_wait_for_columns(connection, tmp_path, statement):
+    """A sink makes its file before its first rows are there: reading it then is an error to retry, not a crash."""
+    (tmp_path / "empty.jsonl").touch()
+    connection.execute("CREATE TABLE t (id BIGINT)")
+    connection.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(VelostreamError, match="has no columns yet"):
+        connection.execute(statement.format(uri=f"file://{tmp_path}/empty.jsonl")).fetchall()
+    assert rows(connection, "SELECT * FROM t") == [(1,)]
+
+
 def test_a_name_that_proves_wrong_when_the_columns_come_shows_in_the_status(connection, eventually):
     connection.execute("CREATE TABLE wrong AS SELECT idd FROM memory://later")
     connection.memory("later").append([{"id": 7}])

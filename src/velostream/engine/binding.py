@@ -27,11 +27,11 @@ GROUPS = "groups"
 FEED = "feed"
 
 
-class NoSchemaYetError(Exception):
-    """A source has nothing to discover columns from; the statement waits for its first rows."""
+class NoSchemaYetError(ValidationError):
+    """A source has nothing to discover columns from; a continuous statement waits for its first rows."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name)
+        super().__init__(f'"{name}" has no columns yet', hint="declare them, or try again once it has rows")
         self.name = name
 
 

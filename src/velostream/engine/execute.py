@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from velostream.engine import dml
-from velostream.engine.binding import BoundQuery, NoSchemaYetError
+from velostream.engine.binding import BoundQuery
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.launch import gate_policy
 from velostream.engine.maintain.refresh import RefreshRunner
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from velostream.engine.definitions import Definitions
     from velostream.engine.dml import Evaluate
     from velostream.engine.launch import Launcher, PushedRows
+    from velostream.engine.planning import Lens
     from velostream.engine.supervisor import Supervisor
     from velostream.tables.base import Snapshot
 
@@ -120,7 +121,7 @@ class Executor:
             return self._push(bound, statement)
         return Result.of(self._pull(bound))
 
-    def _plan(self, query: st.Query, statement: st.Statement, *, continuous: bool) -> tuple[QueryPlan, Any]:
+    def _plan(self, query: st.Query, statement: st.Statement, *, continuous: bool) -> tuple[QueryPlan, Lens]:
         options = getattr(statement, "options", ())
         return self._launcher.binder.plan(query, options=options, text=statement.text, continuous=continuous)
 
@@ -204,14 +205,7 @@ class Executor:
             query, options=statement.options, text=statement.text, continuous=True, distinct_names=False
         )
         self._wait_for_inputs(plan, statement.options)
-        try:
-            bound = self._launcher.binder.bind_plan(plan, lens)
-        except NoSchemaYetError as error:
-            raise ValidationError(
-                f'"{error.name}" has no columns yet',
-                hint="declare them, or insert once it has rows",
-                text=statement.text,
-            ) from None
+        bound = self._launcher.binder.bind_plan(plan, lens)
         target = statement.target if isinstance(statement.target, st.SourceRef) else self._target(statement.target)
         if isinstance(target, Entry):
             bound = bound.inserted_into(self._context.table_of(target), statement)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from velostream.engine.binding import NoSchemaYetError
 from velostream.engine.planning import Lens
 from velostream.engine.sourcing import reference_of
 from velostream.errors import AlreadyExistsError, SqlError, VelostreamError
@@ -141,7 +140,7 @@ class _ScriptLens(Lens):
                 statement.query, options=statement.options, catalog=self, text=statement.text, continuous=True
             )
             return self._binder.bind_plan(plan, self).schema
-        except (NoSchemaYetError, VelostreamError):
+        except VelostreamError:
             return None
 
 
