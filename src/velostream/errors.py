@@ -25,6 +25,7 @@ class Category(StrEnum):
     CONFIGURATION = "configuration"
     DATA = "data"
     CONFLICT = "conflict"
+    CONCURRENCY = "concurrency"
     UNSUPPORTED = "unsupported"
     STATE = "state"
     SQL = "sql"
@@ -35,7 +36,19 @@ class Category(StrEnum):
     @property
     def retriable(self) -> bool:
         """Whether trying again later may help: what is missing may come, a full disk may be emptied."""
-        return self in (Category.MISSING, Category.NETWORK, Category.UNKNOWN, Category.STATE, Category.TIMEOUT)
+        return self in _RETRIABLE
+
+
+_RETRIABLE = frozenset(
+    {
+        Category.MISSING,
+        Category.NETWORK,
+        Category.CONCURRENCY,
+        Category.STATE,
+        Category.TIMEOUT,
+        Category.UNKNOWN,
+    }
+)
 
 
 def near_names(name: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
@@ -297,6 +310,43 @@ class TableError(VelostreamError):
         return cls(
             f'column "{column}" of table "{table}" is {expected} and can\'t hold {got}',
             code="wrong-type",
+        )
+
+    @classmethod
+    def conflict(cls, table: str) -> Self:
+        return cls(
+            f'table "{table}" was changed by someone else while the transaction ran',
+            detail="nothing of the transaction was applied",
+            hint="run the transaction again",
+            code="write-conflict",
+            category=Category.CONCURRENCY,
+        )
+
+
+class StoreError(VelostreamError):
+    """Trouble with the server or file behind a table; the category says whether to retry."""
+
+    default_code = "store"
+    default_category = Category.UNKNOWN
+
+    @classmethod
+    def missing_driver(cls, kind: str, *, module: str, extra: str) -> Self:
+        return cls(
+            f'kind "{kind}" needs the Python module "{module}"',
+            hint=f"pip install 'velostream[{extra}]'",
+            code="missing-driver",
+            category=Category.CONFIGURATION,
+        )
+
+    @classmethod
+    def unreachable(cls, kind: str, *, where: str, reason: str, category: Category = Category.NETWORK) -> Self:
+        """`where` is the address without its password."""
+        return cls(
+            f'{kind} at "{where}" can\'t be reached',
+            detail=reason,
+            hint="check the address, the credentials and that the server runs",
+            code="store-unreachable",
+            category=category,
         )
 
 

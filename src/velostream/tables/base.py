@@ -38,6 +38,8 @@ class TableCapabilities:
     conditions: bool = False
     epochs: bool = False
     transactions: bool = False
+    changes: bool = False
+    """`changes(since)` tells what became of every row since a version, so views over the table follow it."""
     versions: bool = False
     """Older versions can be read, so a replayed batch sees what it saw."""
     durable: bool = False
@@ -73,6 +75,16 @@ class CompiledCondition(Protocol):
     @property
     def remainder(self) -> Expression | None:
         """What the store can't evaluate itself and we apply on top; None when it does all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableWrites:
+    """What a transaction does to one of its tables, in order."""
+
+    table: Table
+    writes: Sequence[Write]
+    read_at: int | None = None
+    """The version the transaction has read; a commit by anyone else since then is a conflict. None: it read nothing."""
 
 
 class Snapshot(ABC):
@@ -149,6 +161,39 @@ class Table(ABC):
         An epoch not above the writer's last one is a repeat: nothing changes and the present version is given.
         """
 
+    @property
+    def commit_group(self) -> object:
+        """Tables whose groups are equal can be committed in one atomic step, by `commit_together` of any of them.
+
+        A database with its tables is one group; the default, a group of one's own, is right for a kind without
+        transactions.
+        """
+        return self
+
+    def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
+        """Apply the writes of several tables of this group, all or nothing, together with the epoch.
+
+        A repeat of the epoch changes nothing. Raises `TableError.conflict`, which is retriable, when a table has a
+        commit after the part's `read_at`. A kind that claims `transactions` gives one; the default refuses.
+        """
+        raise UnsupportedError.capability(self.kind, "transactions")
+
+    def follow(self) -> int:
+        """Keep what changes from now on, so that `changes(since)` answers for the version given back and later ones.
+
+        Durable, and free to call again. Kinds that always keep their changes have nothing to do.
+        """
+        if not self.capabilities.changes:
+            raise UnsupportedError.capability(self.kind, "changes")
+        return self.version
+
+    def stamp(self) -> str | None:
+        """A cheap token that differs once anyone, other writers of the store included, may have changed the rows.
+
+        None when the store can't tell; whoever must know then reads the table again.
+        """
+        return str(self.version)
+
     @abstractmethod
     def snapshot(self, version: int | None = None) -> Snapshot:
         """The newest version, or an older one; `TableError.version_gone` when it isn't kept."""
@@ -169,6 +214,9 @@ class Table(ABC):
         A kind that claims `update` or `delete` gives one; the default refuses.
         """
         raise UnsupportedError.capability(self.kind, "update")
+
+    def drop(self) -> None:
+        """Remove from the store what `open` made there, rows included; an adopted table of the user's stays."""
 
     def close(self) -> None:
         """Give back what is held."""

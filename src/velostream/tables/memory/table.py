@@ -47,6 +47,7 @@ class MemoryTable(Table):
         conditions=True,
         epochs=True,
         transactions=True,
+        changes=True,
         versions=True,
         durable=True,
     )
