@@ -1,0 +1,142 @@
+"""How a table of each kind is opened in tests: its options, another program at its store, its server.
+
+One line per kind in `STORES`. A kind that needs nothing but the directory of its `TableSpec` needs no line, a plug-in's
+author may give the suite the same facts by overriding `TableSuite.store`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+
+class Server(Protocol):
+    """A real server on loopback, started when the first test asks; see `velostream.testing.services`."""
+
+    @property
+    def url(self) -> str: ...
+
+    def stopped(self) -> AbstractContextManager[None]:
+        """Takes it away without warning and brings it back at the same address, with what it had stored."""
+
+
+class ForeignTable(Protocol):
+    """A table made and written by another program, by the store's own means: `id` (key), `name`, `amount`.
+
+    Its columns are those of `table_cases.KEYED`: BIGINT, STRING and DECIMAL(10,2).
+    """
+
+    def put(self, id_: int, name: str | None, amount: Decimal | None = None) -> None:
+        """Make the row, or change the one that is there."""
+
+    def remove(self, id_: int) -> None: ...
+
+    def exists(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TestStore:
+    """What the suite must know about a kind's store; the default is one that lives in its `TableSpec`'s directory."""
+
+    __test__ = False
+
+    options: Callable[[Path, str], Mapping[str, str]] = lambda _folder, _name: {}
+    """Options of a new table, given a folder that is the test's own and a name that no other table has."""
+    foreign: Callable[[Mapping[str, str]], ForeignTable] | None = None
+    """Makes the table those options speak of as another program would, for adoption. None: the kind adopts nothing."""
+    server: Callable[[], Server] | None = None
+    """The server behind the tables, for taking it away. None: there is none."""
+
+
+class SqlForeignTable:
+    """Another program at a database; `url` is one that SQLAlchemy understands."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import sqlalchemy
+
+        self._text = sqlalchemy.text
+        self._engine = sqlalchemy.create_engine(url)
+        self._inspect = sqlalchemy.inspect
+        self._name = name
+        self._table = self._engine.dialect.identifier_preparer.quote(name)
+        self._execute(
+            f"CREATE TABLE {self._table} (id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(100), amount DECIMAL(10,2))"
+        )
+
+    def put(self, id_: int, name: str | None, amount: Decimal | None = None) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(self._text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": id_})
+            connection.execute(
+                self._text(f"INSERT INTO {self._table} VALUES (:id, :name, :amount)"),
+                {"id": id_, "name": name, "amount": None if amount is None else str(amount)},
+            )
+
+    def remove(self, id_: int) -> None:
+        self._execute(f"DELETE FROM {self._table} WHERE id = :id", id=id_)
+
+    def exists(self) -> bool:
+        return bool(self._inspect(self._engine).has_table(self._name))
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _execute(self, statement: str, **values: Any) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(self._text(statement), values)
+
+
+def _service(module: str, name: str) -> Callable[[], Server]:
+    """The one server of its kind in this test run, started on the first call."""
+
+    def shared() -> Server:
+        return cast("Server", getattr(importlib.import_module(f"velostream.testing.services.{module}"), name).shared())
+
+    return shared
+
+
+_POSTGRES = _service("postgres", "PostgresService")
+_MYSQL = _service("mysql", "MysqlService")
+_MONGODB = _service("mongodb", "MongodbService")
+_REDIS = _service("redis", "RedisService")
+
+STORES: Mapping[str, TestStore] = {
+    "inmemory": TestStore(),
+    "cache": TestStore(),
+    "sqlite": TestStore(
+        options=lambda folder, name: {"url": f"sqlite:///{folder}/store.db", "table": name},
+        foreign=lambda options: SqlForeignTable(options["url"], options["table"]),
+    ),
+    "jdbc": TestStore(
+        options=lambda folder, name: {"url": f"sqlite:///{folder}/store.db", "table": name},
+        foreign=lambda options: SqlForeignTable(options["url"], options["table"]),
+    ),
+    "postgres": TestStore(
+        options=lambda _folder, name: {"url": _POSTGRES().url, "table": name},
+        foreign=lambda options: SqlForeignTable(
+            options["url"].replace("postgresql://", "postgresql+psycopg://", 1), options["table"]
+        ),
+        server=_POSTGRES,
+    ),
+    "mysql": TestStore(
+        options=lambda _folder, name: {"url": _MYSQL().url, "table": name},
+        foreign=lambda options: SqlForeignTable(
+            options["url"].replace("mysql://", "mysql+pymysql://", 1), options["table"]
+        ),
+        server=_MYSQL,
+    ),
+    "mongodb": TestStore(options=lambda _folder, name: {"url": _MONGODB().url, "table": name}, server=_MONGODB),
+    "redis": TestStore(options=lambda _folder, name: {"url": _REDIS().url, "table": name}, server=_REDIS),
+    "delta": TestStore(options=lambda folder, name: {"url": str(folder / "delta"), "table": name}),
+}
+
+
+def store_of(kind: str) -> TestStore:
+    """What is known about a kind's store; a kind without a line here lives in its own directory."""
+    return STORES.get(kind.lower(), TestStore())
