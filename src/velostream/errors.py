@@ -442,6 +442,13 @@ class MissingExtraError(VelostreamError):
         return cls(f"{feature} needs a driver that is not installed", hint=f"pip install 'velostream[{extra}]'")
 
 
+class ServiceError(VelostreamError):
+    """A server that tests need can't be had, started or stopped."""
+
+    default_code = "test-service"
+    default_category = Category.CONFIGURATION
+
+
 def render_text(error: VelostreamError) -> str:
     """The terminal form: message, place, detail, hint; every problem of a SQL error."""
     problems: Sequence[VelostreamError] = error.problems if isinstance(error, SqlError) else (error,)

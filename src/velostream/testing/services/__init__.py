@@ -1,0 +1,1 @@
+"""Real servers for tests, each started on loopback when the first test asks and gone with the test process."""
