@@ -208,6 +208,21 @@ class Table(ABC):
     def compile_condition(self, condition: Expression) -> CompiledCondition:
         """Turn a condition into what this store runs, once; cached by the kind."""
 
+    def create_index(self, columns: Sequence[str]) -> None:
+        """Make rows with given values of these columns quick to find, from now on; one that is there is no error.
+
+        A kind that can't refuses.
+        """
+        raise UnsupportedError.capability(self.kind, "indexes")
+
+    def drop_index(self, columns: Sequence[str]) -> None:
+        """Give up what `create_index` made; lookups by these columns work on."""
+        raise UnsupportedError.capability(self.kind, "indexes")
+
+    def stats(self) -> Mapping[str, Any]:
+        """Figures of the table by name: at least `rows` and `version`, `bytes` where it is known."""
+        return {"rows": self.snapshot().count(), "version": self.version}
+
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold off all other commits, for reading something and committing what follows from it. Re-entrant.
 
