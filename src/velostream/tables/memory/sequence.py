@@ -18,6 +18,7 @@ from typing import Self
 from velostream.errors import ClosedError, NotFoundError, StateError
 from velostream.model.change import Epoch, JsonValue, Write
 from velostream.model.schema import Schema
+from velostream.tables.base import Table
 from velostream.tables.memory.files import DurableFile, SystemFile
 from velostream.tables.memory.generation import Delta
 from velostream.tables.memory.growable import Integers
@@ -33,7 +34,8 @@ _log = logging.getLogger(__name__)
 class Part:
     """One writer's share of a commit."""
 
-    writes: Sequence[tuple[MemoryTable, Write]] = ()
+    writes: Sequence[tuple[Table, Write]] = ()
+    """To tables of the sequence; what goes to tables of other kinds has to be taken out before the commit."""
     epoch: Epoch | None = None
     position: JsonValue = None
     """Stored with the epoch and given back by `CommitSequence.writer`."""
@@ -321,7 +323,7 @@ class CommitSequence:
         stages: dict[str, Stage] = {}
         for part in parts:
             for table, write in part.writes:
-                if self._tables.get(table.id) is not table:
+                if not isinstance(table, MemoryTable) or self._tables.get(table.id) is not table:
                     raise NotFoundError.of("table", table.name, known=(known.name for known in self._tables.values()))
                 stage = stages.get(table.id)
                 if stage is None:
