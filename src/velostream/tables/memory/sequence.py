@@ -98,7 +98,8 @@ class CommitSequence:
     def __init__(self, store: DurableStore | None = None) -> None:
         """Use `CommitSequence.open`."""
         self._store = store
-        self._published = 0
+        self.sequence = 0
+        """Number of the newest commit that readers see. Set by commits only."""
         self._tables: dict[str, MemoryTable] = {}
         self._writers: dict[str, WriterState] = {}
         self._lock = threading.RLock()
@@ -121,7 +122,7 @@ class CommitSequence:
             return cls()
         store, recovered = DurableStore.open(directory, open_file=open_file)
         sequence = cls(store)
-        sequence._published = recovered.sequence
+        sequence.sequence = recovered.sequence
         sequence._writers = {name: WriterState(**state) for name, state in recovered.writers.items()}
         sequence._tables = {
             table.id: MemoryTable(
@@ -135,11 +136,6 @@ class CommitSequence:
             for table in recovered.tables.values()
         }
         return sequence
-
-    @property
-    def sequence(self) -> int:
-        """Number of the newest commit that readers see."""
-        return self._published
 
     def create_table(
         self, table_id: str, *, name: str, schema: Schema, options: Mapping[str, str] | None = None
@@ -201,15 +197,15 @@ class CommitSequence:
             fresh, writers = self._without_repeats(parts)
             deltas = self._resolve(fresh)
             if not deltas and not writers:
-                return Commit(self._published, {})
-            number = self._published + 1
+                return Commit(self.sequence, {})
+            number = self.sequence + 1
             writers = {name: replace(state, sequence=number) for name, state in writers.items()}
             if self._store is not None:
                 self._store.append_commit(number, self._with_ids(deltas), writers)
             for table_id, delta in deltas.items():
                 self._tables[table_id].apply(number, delta)
             self._writers = {**self._writers, **writers}
-            self._published = number
+            self.sequence = number
             changed = {table_id: Changed(delta.rows.num_rows, len(delta.removed)) for table_id, delta in deltas.items()}
             done = Commit(number, changed)
             self._unheard.append(done)
@@ -251,7 +247,7 @@ class CommitSequence:
     def pin(self, sequence: int | None = None) -> Pin:
         """Keep versions at or after a number (the present one) readable. Does not wait for a commit under way."""
         with self._pins_lock:
-            number = self._published if sequence is None else sequence
+            number = self.sequence if sequence is None else sequence
             self._pins[number] += 1
         return Pin(self, number)
 
@@ -294,7 +290,7 @@ class CommitSequence:
         with self._writing_base:
             with self.exclusive():
                 tables = [table.to_write(self._floor(table.id)) for table in self._tables.values()]
-                draft = store.begin_base(self._published, self._writers)
+                draft = store.begin_base(self.sequence, self._writers)
             store.finish_base(draft, tables)
 
     def _write_base_if_due(self) -> None:
@@ -315,7 +311,7 @@ class CommitSequence:
                 last = writers.get(epoch.writer) or self._writers.get(epoch.writer)
                 if last is not None and epoch.number <= last.epoch:
                     continue
-                writers[epoch.writer] = WriterState(epoch.number, part.position, dict(part.reads), self._published)
+                writers[epoch.writer] = WriterState(epoch.number, part.position, dict(part.reads), self.sequence)
             fresh.append(part)
         return fresh, writers
 
@@ -342,9 +338,9 @@ class CommitSequence:
     def _floor(self, table_id: str) -> int:
         """The oldest number at which somebody may still read a table."""
         with self._pins_lock:
-            pinned = min(self._pins, default=self._published)
+            pinned = min(self._pins, default=self.sequence)
         reads = [state.reads[table_id] for state in self._writers.values() if table_id in state.reads]
-        return min(pinned, *reads, self._published) if reads else min(pinned, self._published)
+        return min(pinned, *reads, self.sequence) if reads else min(pinned, self.sequence)
 
     def _unpin(self, sequence: int) -> None:
         with self._pins_lock:
