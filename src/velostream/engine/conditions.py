@@ -16,7 +16,7 @@ from velostream.model.schema import Schema
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.parameters import Parameters, bind
 from velostream.sql.parse import parse_expression
-from velostream.tables.base import Table
+from velostream.tables.base import CompiledCondition, Table
 
 _CAPACITY = 1024
 
@@ -30,6 +30,18 @@ class Condition:
     expression: Expression | None
     reason: str = ""
     """Why there is no lowered form."""
+    compiled: CompiledCondition | None = None
+    """What the table made of it, where it was asked to."""
+
+    @property
+    def access(self) -> str:
+        """How the rows are found: by "key", "index" or "scan" of the table, or by "spark"."""
+        return "spark" if self.compiled is None else self.compiled.access
+
+    @property
+    def remainder(self) -> Expression | None:
+        """What the store can't evaluate itself, so that we do on the rows it gives; None when it does all of it."""
+        return None if self.compiled is None else self.compiled.remainder
 
     @property
     def sql(self) -> str:

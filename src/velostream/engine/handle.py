@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ from sqlglot import exp
 from velostream.engine.conditions import Condition, cache_of
 from velostream.engine.dml import Change, Evaluate, delete_rows, truncate, update_rows
 from velostream.engine.result import Result
-from velostream.engine.rows import Page, Rows
+from velostream.engine.rows import Page, Rows, RowStream
 from velostream.engine.scalar import scalar_value
+from velostream.engine.wildcard import path_aggregate, path_values
 from velostream.errors import NotExecutableError, NotFoundError, TableError, UnsupportedError, ValidationError
 from velostream.model.change import Mode, Write
 from velostream.model.expression import SqlText
@@ -22,7 +23,7 @@ from velostream.model.rows import rows_to_arrow
 from velostream.model.schema import Schema
 from velostream.sql.parameters import Parameters
 from velostream.sql.parse import parse_expression
-from velostream.tables.base import CompiledCondition, KeyValue, Row, Snapshot, Table
+from velostream.tables.base import KeyValue, Row, Snapshot, Table
 from velostream.tables.memory.values import python_values
 
 if TYPE_CHECKING:
@@ -132,12 +133,12 @@ class TableHandle:
         return scalar_value(self._table, expression, condition, self._evaluate)
 
     def wildcard_values(self, path: str) -> list[Any]:
-        raise NotExecutableError.statement("wildcard_values", hint="select the nested fields by name", text=path)
+        """Every value a path leads to, `positions.*.shares > 100`, row by row in the data's own order."""
+        return path_values(self._table.snapshot(), path)
 
     def wildcard_aggregate(self, expression: str) -> Any:
-        raise NotExecutableError.statement(
-            "wildcard_aggregate", hint="select the nested fields by name", text=expression
-        )
+        """COUNT, SUM, AVG, MIN or MAX of the values of a path: `SUM(positions.*.shares)`."""
+        return path_aggregate(self._table.snapshot(), expression)
 
     def insert(self, rows: Any) -> Result:
         """Add rows: a mapping, several of them, Arrow data, a DataFrame. An existing key is a `duplicate-key` error."""
@@ -238,14 +239,13 @@ class TableHandle:
         rows = snapshot.schema.arrow.empty_table() if batch is None else pa.Table.from_batches([batch])
         return Page(Rows(rows), has_more=offset + rows.num_rows < snapshot.count())
 
-    def stream_all(self) -> Iterator[Row]:
-        """All rows of the version there is now, one by one."""
-        for batch in self._table.snapshot().batches(_STREAM_ROWS):
-            yield from Rows(pa.Table.from_batches([batch]))
+    def stream_all(self) -> RowStream:
+        """All rows of the version there is now, one by one, for `for` and `async for`."""
+        return RowStream(self._table.snapshot().batches(_STREAM_ROWS))
 
-    def stream_filter(self, where: Where, params: Parameters | None = None) -> Iterator[Row]:
-        """The rows for which the condition is true, one by one."""
-        return iter(self.filter(where, params))
+    def stream_filter(self, where: Where, params: Parameters | None = None) -> RowStream:
+        """The rows for which the condition is true, one by one, for `for` and `async for`."""
+        return RowStream(iter(self._scan(where, params).to_batches(max_chunksize=_STREAM_ROWS)))
 
     def arrow(self) -> pa.Table:
         """All rows as Arrow."""
@@ -273,16 +273,11 @@ class TableHandle:
         return figures | {"condition_hits": cache.hits, "condition_misses": cache.misses}
 
     def compile_condition(self, where: str, params: Parameters | None = None) -> Condition:
-        """A condition to be used again and again, by `filter` and the others."""
+        """A condition to be used again and again, by `filter` and the others; says how its rows are found."""
         condition = cache_of(self._table).condition(where, params)
-        if condition.expression is not None:
-            self._table.compile_condition(condition.expression)
-        return condition
-
-    def access_of(self, where: str, params: Parameters | None = None) -> CompiledCondition | None:
-        """How the table itself would find the rows of a condition; None when Spark does."""
-        condition = cache_of(self._table).condition(where, params)
-        return None if condition.expression is None else self._table.compile_condition(condition.expression)
+        if condition.expression is None:
+            return condition
+        return replace(condition, compiled=self._table.compile_condition(condition.expression))
 
     def compile_update_set(self, assignments: Mapping[str, Any]) -> CompiledUpdate:
         """Assignments to be used again and again by `update`: plain values, or expressions by `velostream.expr`."""

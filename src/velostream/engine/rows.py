@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Self, overload
 
 import pyarrow as pa
 
@@ -51,6 +52,36 @@ class Rows(Sequence[Row]):
 
     def __repr__(self) -> str:
         return repr(list(self))
+
+
+class RowStream:
+    """Rows one by one, for `for` and for `async for`; they can be gone through once.
+
+    Batches are read as they are needed; where it is awaited, in a thread, so that the event loop never waits for a store.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rows: Iterator[Row] = iter(())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Row:
+        while (row := next(self._rows, None)) is None:
+            self._rows = iter(decoded_rows(next(self._batches)))
+        return row
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Row:
+        while (row := next(self._rows, None)) is None:
+            batch = await asyncio.to_thread(next, self._batches, None)
+            if batch is None:
+                raise StopAsyncIteration
+            self._rows = iter(decoded_rows(batch))
+        return row
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The table object: every call of the public interface, without Spark."""
 
+import asyncio
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -211,6 +212,23 @@ def test_streams_of_rows_are_of_one_version(t):
     assert list(t) == []
 
 
+def test_streams_of_rows_can_be_awaited(t):
+    async def gathered(rows):
+        return [row["id"] async for row in rows]
+
+    assert asyncio.run(gathered(t.stream_all())) == [1, 2, 3]
+    assert asyncio.run(gathered(t.stream_filter("price > ?", [2]))) == [2, 3]
+    t.delete(None)
+    assert asyncio.run(gathered(t.stream_all())) == []
+
+
+def test_a_compiled_condition_says_how_its_rows_are_found(t):  # B20
+    by_key, by_scan = t.compile_condition("id = 2 AND price > 1"), t.compile_condition("price > 1")
+    assert (by_key.access, by_scan.access) == ("key", "scan")
+    assert by_scan.remainder is None
+    assert ids(t.filter(by_key)) == [2]
+
+
 def test_arrow_df_and_snapshots(t):
     before = t.snapshot()
     t.insert({"id": 4})
@@ -296,7 +314,7 @@ def test_a_view_is_read_only(make_table):
 def test_seed_names_and_monitoring(make_table):
     updated_at = datetime(2024, 1, 1, tzinfo=UTC)
     t = TableHandle(make_table("t", *COLUMNS, key=["id"]), spark=lambda: "frame", last_updated=lambda: updated_at)
-    t.insert({"id": 1, "name": "a"})
+    t.insert({"id": 1, "name": "a", "tags": ["x"]})
     assert t.get_record(1)["name"] == "a"
     assert t.contains_key(1)
     assert t.record_count() == 1
@@ -310,9 +328,8 @@ def test_seed_names_and_monitoring(make_table):
     assert t.datasource_type() == "inMemory"
     assert t.last_updated() == updated_at
     assert t.spark() == "frame"
-    for later in (t.wildcard_values, t.wildcard_aggregate, t.sql_wildcard_values, t.sql_wildcard_aggregate):
-        with pytest.raises(NotExecutableError, match="wildcard"):
-            later("a.*")
+    assert t.sql_wildcard_values("tags[*]") == ["x"]
+    assert t.sql_wildcard_aggregate("COUNT(tags[*])") == 1
 
 
 def test_many_threads_read_and_write(make_table):
