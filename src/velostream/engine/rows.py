@@ -57,7 +57,7 @@ class Rows(Sequence[Row]):
 class RowStream:
     """Rows one by one, for `for` and for `async for`; they can be gone through once.
 
-    Batches are read as they are needed; where it is awaited, in a thread, so that the event loop never waits for a store.
+    Batches are read as they are needed; where that is awaited, in a thread: the event loop never waits for a store.
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
