@@ -140,11 +140,11 @@ class Service(ABC):
             try:
                 self.prepare()
                 self.resume()
-            except BaseException as error:
+            except BaseException:
                 self.close()
-                # Somebody may have taken the port in between.
-                if not isinstance(error, ServiceError) or attempt == _PORT_ATTEMPTS - 1:
+                if attempt == _PORT_ATTEMPTS - 1 or not _listens(self.port):
                     raise
+                # Somebody took the port between our choice and the server's start.
             else:
                 atexit.register(self.close)
                 return
@@ -264,3 +264,8 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0

@@ -1,0 +1,30 @@
+"""`python -m velostream.testing.services fetch`: get all test servers ahead of the tests, which then start at once."""
+
+from __future__ import annotations
+
+import sys
+
+from velostream.errors import VelostreamError
+from velostream.testing.services.base import Service
+from velostream.testing.services.downloads import tell
+from velostream.testing.services.mariadb import MariadbService
+from velostream.testing.services.postgres import PostgresService
+
+ALL: tuple[type[Service], ...] = (PostgresService, MariadbService)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments != ["fetch"]:
+        tell("usage: python -m velostream.testing.services fetch")
+        return 2
+    for service in ALL:
+        try:
+            service.fetch()
+        except VelostreamError as error:
+            tell(str(error))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
