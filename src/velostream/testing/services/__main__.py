@@ -7,10 +7,12 @@ import sys
 from velostream.errors import VelostreamError
 from velostream.testing.services.base import Service
 from velostream.testing.services.downloads import tell
-from velostream.testing.services.mariadb import MariadbService
+from velostream.testing.services.mongodb import MongodbService
+from velostream.testing.services.mysql import MysqlService
 from velostream.testing.services.postgres import PostgresService
+from velostream.testing.services.redis import RedisService
 
-ALL: tuple[type[Service], ...] = (PostgresService, MariadbService)
+ALL: tuple[type[Service], ...] = (PostgresService, MysqlService, MongodbService, RedisService)
 
 
 def main(arguments: list[str]) -> int:
