@@ -16,10 +16,10 @@ import pytest
 from velostream.errors import ServiceError
 from velostream.testing.services.base import Service
 from velostream.testing.services.downloads import cached
-from velostream.testing.services.mariadb import MariadbService
+from velostream.testing.services.mysql import MysqlService
 from velostream.testing.services.postgres import PostgresService
 
-KINDS: tuple[type[Service], ...] = (PostgresService, MariadbService)
+KINDS: tuple[type[Service], ...] = (PostgresService, MysqlService)
 
 _STARTER = """
 import json, sys, threading

