@@ -11,7 +11,7 @@ from velostream.model.change import ChangeBatch, Epoch, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Schema
-from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec
+from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec, TableWrites
 from velostream.tables.memory.condition import Plan, PlanCache
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.generation import Delta, Generation
@@ -95,6 +95,23 @@ class MemoryTable(Table):
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
         done = self._sequence.write(self, write, epoch)
         return done.sequence if self.id in done.changed else self.version
+
+    @property
+    def commit_group(self) -> object:
+        return self._sequence
+
+    def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
+        from velostream.tables.memory.sequence import Part
+
+        with self._sequence.exclusive():
+            last = None if epoch is None else self._sequence.writer(epoch.writer)
+            if epoch is not None and last is not None and epoch.number <= last.epoch:
+                return
+            for part in parts:
+                if part.read_at is not None and part.table.version > part.read_at:
+                    raise TableError.conflict(part.table.name)
+            writes = [(part.table, write) for part in parts for write in part.writes]
+            self._sequence.commit(Part(writes=writes, epoch=epoch))
 
     def exclusive(self) -> AbstractContextManager[None]:
         return self._sequence.exclusive()
