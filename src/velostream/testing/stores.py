@@ -7,12 +7,15 @@ author may give the suite the same facts by overriding `TableSuite.store`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol, cast
+
+from velostream.tables.base import Table, TableSpec
+from velostream.tables.memory import CommitSequence
 
 
 class Server(Protocol):
@@ -41,6 +44,17 @@ class ForeignTable(Protocol):
     def close(self) -> None: ...
 
 
+def open_each(table_class: type[Table], specs: Sequence[TableSpec]) -> Sequence[Table]:
+    """The tables of a store that makes one group of all it holds."""
+    return [table_class.open(spec) for spec in specs]
+
+
+def open_in_memory(_table_class: type[Table], specs: Sequence[TableSpec]) -> Sequence[Table]:
+    """Tables of one commit sequence, as those of a connection are."""
+    sequence = CommitSequence.open(specs[0].directory)
+    return [sequence.create_table(spec.id, name=spec.name, schema=spec.schema, options=spec.options) for spec in specs]
+
+
 @dataclass(frozen=True, slots=True)
 class TestStore:
     """What the suite must know about a kind's store; the default is one that lives in its `TableSpec`'s directory."""
@@ -53,6 +67,10 @@ class TestStore:
     """Makes the table those options speak of as another program would, for adoption. None: the kind adopts nothing."""
     server: Callable[[], Server] | None = None
     """The server behind the tables, for taking it away. None: there is none."""
+    open_together: Callable[[type[Table], Sequence[TableSpec]], Sequence[Table]] = open_each
+    """Opens tables that are one commit group; their specs have one directory. Only `transactions` need it."""
+    examples: int = 8
+    """How many random programs a run affords; thrice as many random conditions."""
 
 
 class SqlForeignTable:
@@ -107,8 +125,8 @@ _MONGODB = _service("mongodb", "MongodbService")
 _REDIS = _service("redis", "RedisService")
 
 STORES: Mapping[str, TestStore] = {
-    "inmemory": TestStore(),
-    "cache": TestStore(),
+    "inmemory": TestStore(open_together=open_in_memory, examples=30),
+    "cache": TestStore(examples=30),
     "sqlite": TestStore(
         options=lambda folder, name: {"url": f"sqlite:///{folder}/store.db", "table": name},
         foreign=lambda options: SqlForeignTable(options["url"], options["table"]),

@@ -44,6 +44,7 @@ TYPES: Mapping[str, Sequence[Any]] = {
     "MAP<STRING, DECIMAL(5,2)>": [[], [("a", Decimal("1.50")), ("b", None)]],
     "STRUCT<a: INT, b: STRUCT<c: ARRAY<STRING>>>": [{"a": None, "b": None}, {"a": 1, "b": {"c": ["x", None]}}],
 }
+_FEWEST_TURNS = 3
 NAMES = (
     'quote"inside',
     "apostrophe's",
@@ -86,26 +87,40 @@ def equals(column: str, value: Any, type_: pa.DataType) -> Call:
     return Call("=", (ColumnRef(column), Literal(value, type_)))
 
 
-def run_together(readers: Sequence[Callable[[], None]], write_once: Callable[[int], None], *, steps: int) -> None:
-    """Read over and over while a writer takes its steps; every reader reads at least once in between."""
-    done = threading.Event()
-    turns = [0] * len(readers)
+def run_together(
+    read_once: Callable[[int], None], write_once: Callable[[int, int], None], *, readers: int, writers: int, steps: int
+) -> list[int]:
+    """Read over and over while each writer takes its steps, from 1 on; every reader reads thrice or more meanwhile.
 
-    def read(number: int) -> None:
-        while not done.is_set():
-            readers[number]()
-            turns[number] += 1
+    Gives how many steps each writer took. The callables get the number of the reader, or of the writer and its step.
+    """
+    turns = [0] * readers
+    taken = [0] * writers
+    ended = threading.Event()
 
-    def work() -> None:
+    def read(reader: int) -> None:
         try:
-            step = 0
-            while step < steps or min(turns) < 3:
-                step += 1
-                write_once(step)
+            while not ended.is_set():
+                read_once(reader)
+                turns[reader] += 1
         finally:
-            done.set()
+            ended.set()
 
-    in_threads([work, *(lambda number=number: read(number) for number in range(len(readers)))])
+    def work(writer: int) -> None:
+        try:
+            while not ended.is_set() and (min(taken) < steps or min(turns) < _FEWEST_TURNS):
+                write_once(writer, taken[writer] + 1)
+                taken[writer] += 1
+        finally:
+            ended.set()
+
+    in_threads(
+        [
+            *(lambda writer=writer: work(writer) for writer in range(writers)),
+            *(lambda reader=reader: read(reader) for reader in range(readers)),
+        ]
+    )
+    return taken
 
 
 def in_threads(tasks: Sequence[Callable[[], None]]) -> None:

@@ -1,0 +1,100 @@
+"""A process killed while it commits, and a server stopped while commits run: nothing lost, nothing twice."""
+# ruff: noqa: S101 - asserting is what a suite does
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from velostream.errors import StoreError, VelostreamError
+from velostream.model.change import Epoch, Mode
+from velostream.tables.base import Table
+from velostream.testing.table_cases import BAG, KEYED, in_threads, write
+from velostream.testing.table_killed import KilledWriter, epoch_found, epoch_write
+from velostream.testing.table_suite.harness import TableHarness
+
+_KILLS = 2
+_PATIENCE = 60.0
+
+
+class Crashes(TableHarness):
+    def test_a_killed_writer_loses_and_doubles_nothing(self) -> None:  # B55
+        """SIGKILL while it commits; what is found is the state after an epoch that was whole, and a repeat mends it."""
+        if self.lacks("epochs", "upsert", "durable"):
+            return
+        spec = self.new_spec(KEYED)
+        last = -1
+        for kill in range(_KILLS):
+            acknowledged = KilledWriter(self._kind, spec, first_epoch=last + 1).kill_after(
+                commits=2, delay=0.005 * kill
+            )
+            table = self.open(spec)
+            assert epoch_found(table) in (acknowledged, acknowledged + 1)
+            last = acknowledged + 1
+            for number in (acknowledged, last):
+                table.commit(epoch_write(number), Epoch("killed", number))
+            assert epoch_found(table) == last
+            self.close(table)
+
+    def test_a_server_stopped_while_commits_run_loses_and_doubles_nothing(self) -> None:  # B56
+        server = self.store.server
+        if server is None or self.lacks("epochs", "insert"):
+            return
+        table = self.make_table(BAG)
+        under_way = threading.Event()
+        commits = 30
+
+        def work() -> None:
+            for number in range(commits):
+                self._persist(lambda number=number: table.commit(write(Mode.APPEND, (number, "x")), Epoch("q", number)))  # type: ignore[misc]
+                if number == 5:
+                    under_way.set()
+
+        def interrupt() -> None:
+            assert under_way.wait(_PATIENCE)
+            with server().stopped():
+                pass
+
+        in_threads([work, interrupt])
+        assert sorted(table.snapshot().scan().column("id").to_pylist()) == list(range(commits))
+
+    def test_a_server_that_is_gone_is_said_to_be(self) -> None:
+        server = self.store.server
+        if server is None or self.lacks("epochs", "insert"):
+            return
+        table = self.make_table(KEYED)
+
+        def append() -> None:
+            table.commit(write(Mode.APPEND, (1, "a")), Epoch("q", 1))
+
+        with server().stopped():
+            for attempt in (append, lambda: table.snapshot().count(), lambda: self._new_object_of(table)):
+                caught = _error_of(attempt)
+                assert isinstance(caught, StoreError)
+                assert caught.category.retriable
+        self._persist(append)
+        self._persist(append)
+        assert table.snapshot().count() == 1
+
+    def _new_object_of(self, table: Table) -> None:
+        self.open(self.spec_of(table))
+
+    @staticmethod
+    def _persist(commit: Callable[[], object]) -> None:
+        """Try until it is done, as the engine does with a retriable error."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            error = _error_of(commit)
+            if error is None:
+                return
+            assert error.category.retriable, error
+            assert time.monotonic() < deadline, error
+
+
+def _error_of(attempt: Callable[[], object]) -> VelostreamError | None:
+    try:
+        attempt()
+    except VelostreamError as error:
+        return error
+    return None
