@@ -213,9 +213,9 @@ def _write_updated(change: Change, snapshot: Snapshot, old: pa.Table, new: pa.Ta
         table.commit(Write(Mode.UPSERT, new))
         return
     if key:
-        _check_new_keys(table, snapshot, old.select(list(key)), new.select(list(key)))
+        check_new_keys(table, snapshot, old.select(list(key)), new.select(list(key)))
     table.commit(
-        Write(Mode.CHANGES, pa.concat_tables([_signed(old, -1), _signed(new, 1)], promote_options="permissive"))
+        Write(Mode.CHANGES, pa.concat_tables([signed(old, -1), signed(new, 1)], promote_options="permissive"))
     )
 
 
@@ -225,7 +225,7 @@ def _write_deleted(change: Change, _snapshot: Snapshot, old: pa.Table, _new: pa.
         change.table.commit(Write(Mode.DELETE, old.select(list(key)) if key else old))
 
 
-def _check_new_keys(table: Table, snapshot: Snapshot, old: pa.Table, new: pa.Table) -> None:
+def check_new_keys(table: Table, snapshot: Snapshot, old: pa.Table, new: pa.Table) -> None:
     """Refuse an UPDATE after which two rows would have one key."""
     given = _tuples(new)
     leaving = set(_tuples(old))
@@ -241,7 +241,8 @@ def _tuples(rows: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(python_values(column) for column in rows.columns), strict=True))
 
 
-def _signed(rows: pa.Table, sign: int) -> pa.Table:
+def signed(rows: pa.Table, sign: int) -> pa.Table:
+    """Rows as changes of that sign."""
     return rows.append_column(CHANGE, pa.array([sign] * rows.num_rows, pa.int8()))
 
 
