@@ -31,6 +31,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
     },
     Group.TABLES: {
         "inmemory": "velostream.tables.memory.table:MemoryTable",
+        "sqlite": "velostream.tables.sqlite:SqliteTable",
     },
     Group.SINKS: {
         "file": "velostream.sinks.files:FileSink",

@@ -1,0 +1,222 @@
+"""Conditions as a relational store runs them: what it answers as Spark would, and what is left to us.
+
+Pushed down are comparisons of columns with constants and columns of one type, IN, IS NULL, AND, OR and NOT over them,
+where the column's codec vouches for the store's answer. Everything else (arithmetic, functions, LIKE, casts) differs
+from store to store in overflow, rounding, collation or case, and stays with us.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velostream.model.expression import Call, ColumnRef, Expression, Literal, columns_of, conjuncts
+from velostream.model.types import render_type
+from velostream.tables.memory.evaluate import CannotCompile, Compiled, column_of, compile_expression
+from velostream.tables.relational.dialect import Dialect
+from velostream.tables.relational.layout import Layout, StoredColumn
+
+_CACHED = 1024
+_COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
+_EQUALITIES = ("=", "<>", "<=>")
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+@dataclass(frozen=True)
+class RelationalCondition:
+    """A condition compiled for one table. A `CompiledCondition`."""
+
+    text: str
+    """What the store evaluates, as the text after WHERE; empty when it is nothing."""
+    parameters: tuple[Any, ...]
+    access: str
+    remainder: Expression | None
+    """What the store can't evaluate as Spark does; we do, over the rows the store found."""
+    compiled_remainder: Compiled | None = field(default=None, repr=False, compare=False)
+    remainder_columns: tuple[str, ...] = ()
+
+    def keep(self, rows: pa.Table) -> pa.Table:
+        """The rows for which the remainder is true as well."""
+        if self.compiled_remainder is None:
+            return rows
+        mask = column_of(self.compiled_remainder.run(rows), rows.num_rows, pa.bool_())
+        return rows.filter(pc.fill_null(mask, False))
+
+
+EVERYTHING = RelationalCondition("", (), "scan", None)
+
+
+class ConditionCompiler:
+    """Compiles conditions over one table and keeps those used last. For any thread."""
+
+    def __init__(self, dialect: Dialect, layout: Layout) -> None:
+        self._dialect = dialect
+        self._layout = layout
+        self._known: OrderedDict[Expression, RelationalCondition] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, condition: Expression | None) -> RelationalCondition:
+        """Raises `NotFoundError` for an unknown column, and `CannotCompile` for what only Spark evaluates."""
+        if condition is None:
+            return EVERYTHING
+        with self._lock:
+            known = self._known.get(condition)
+            if known is not None:
+                self._known.move_to_end(condition)
+                return known
+        made = self._compile(condition)
+        with self._lock:
+            self._known[condition] = made
+            if len(self._known) > _CACHED:
+                self._known.popitem(last=False)
+        return made
+
+    def _compile(self, condition: Expression) -> RelationalCondition:
+        schema = self._layout.schema
+        whole = compile_expression(condition, schema)
+        if not (pa.types.is_boolean(whole.type) or pa.types.is_null(whole.type)):
+            raise CannotCompile(f"a condition is BOOLEAN, not {render_type(whole.type)}")
+        rendering = _Rendering(self._dialect, self._layout)
+        texts: list[str] = []
+        left: list[Expression] = []
+        tied: set[str] = set()
+        for part in conjuncts(condition):
+            text = rendering.tried(part, top=True)
+            if text is None:
+                left.append(part)
+            else:
+                texts.append(text)
+                tied |= _tied_column(part, self._layout)
+        remainder = _conjunction(left)
+        key = self._layout.schema.key
+        return RelationalCondition(
+            text=" AND ".join(f"({text})" for text in texts),
+            parameters=tuple(rendering.parameters),
+            access="key" if key and tied.issuperset(key) else "scan",
+            remainder=remainder,
+            compiled_remainder=None if remainder is None else compile_expression(remainder, schema),
+            remainder_columns=()
+            if remainder is None
+            else tuple(schema.column(name).name for name in sorted(columns_of(remainder))),
+        )
+
+
+class _CannotPush(Exception):  # noqa: N818 - no fault of anybody's
+    """An expression that the store might answer otherwise than Spark."""
+
+
+class _Rendering:
+    """Turns expressions into SQL text and the values to bind, which it collects."""
+
+    def __init__(self, dialect: Dialect, layout: Layout) -> None:
+        self._dialect = dialect
+        self._layout = layout
+        self.parameters: list[Any] = []
+
+    def tried(self, expression: Expression, *, top: bool) -> str | None:
+        """The text of a condition; None, and nothing bound, when it can't be pushed down."""
+        bound = len(self.parameters)
+        try:
+            return self._condition(expression, top=top)
+        except _CannotPush:
+            del self.parameters[bound:]
+            return None
+
+    def _condition(self, expression: Expression, *, top: bool = False) -> str:
+        match expression:
+            case Call("and" | "or" as operator, (left, right)):
+                return f"({self._condition(left)} {operator.upper()} {self._condition(right)})"
+            case Call("not", (inner,)):
+                return f"(NOT {self._condition(inner)})"
+            case Call("is_null", (ColumnRef(name),)):
+                return f"{self._name(self._column(name))} IS NULL"
+            case Call("in", (ColumnRef(name), *items)):
+                return self._membership(self._column(name), items, top=top)
+            case Call(operator, (ColumnRef(one), ColumnRef(other))) if operator in _COMPARISONS:
+                return self._columns_compared(operator, self._column(one), self._column(other))
+            case Call(operator, (ColumnRef(name), Literal() as literal)) if operator in _COMPARISONS:
+                return self._compared(operator, self._column(name), literal, top=top)
+            case Call(operator, (Literal() as literal, ColumnRef(name))) if operator in _COMPARISONS:
+                return self._compared(_MIRRORED.get(operator, operator), self._column(name), literal, top=top)
+            case ColumnRef(name):
+                column = self._column(name)
+                if pa.types.is_boolean(column.codec.type):
+                    return self._compared("=", column, Literal(True, pa.bool_()), top=False)
+        raise _CannotPush
+
+    def _column(self, name: str) -> StoredColumn:
+        return self._layout.by_name[self._layout.schema.column(name).name]
+
+    def _name(self, column: StoredColumn) -> str:
+        return self._dialect.quote(column.stored_name)
+
+    def _compared(self, operator: str, column: StoredColumn, literal: Literal, *, top: bool) -> str:
+        if literal.value is None:
+            if operator == "<=>":
+                return f"{self._name(column)} IS NULL"
+            raise _CannotPush
+        template = _template(operator, column)
+        left, right = template.format(self._name(column)), template.format(self._bound(column, literal))
+        if operator == "<=>":
+            return self._dialect.same(left, right)
+        if operator == "=" and top:
+            return self._dialect.equality_condition(self._layout, column, left, [right])
+        return f"{left} {operator} {right}"
+
+    def _columns_compared(self, operator: str, one: StoredColumn, other: StoredColumn) -> str:
+        template = _template(operator, one)
+        if one.codec.type != other.codec.type or template != _template(operator, other):
+            raise _CannotPush
+        left, right = template.format(self._name(one)), template.format(self._name(other))
+        return self._dialect.same(left, right) if operator == "<=>" else f"{left} {operator} {right}"
+
+    def _membership(self, column: StoredColumn, items: Sequence[Expression], *, top: bool) -> str:
+        literals = [item for item in items if isinstance(item, Literal) and item.value is not None]
+        most = self._dialect.most_parameters - len(self.parameters)
+        if not literals or len(literals) < len(items) or len(literals) > most:
+            raise _CannotPush
+        template = _template("=", column)
+        left = template.format(self._name(column))
+        values = [template.format(self._bound(column, literal)) for literal in literals]
+        if top:
+            return self._dialect.equality_condition(self._layout, column, left, values)
+        return f"{left} IN ({', '.join(values)})"
+
+    def _bound(self, column: StoredColumn, literal: Literal) -> str:
+        if literal.type != column.codec.type:
+            raise _CannotPush
+        self.parameters.append(column.codec.encode_one(literal.value))
+        return self._dialect.marker(len(self.parameters) - 1)
+
+
+def _template(operator: str, column: StoredColumn) -> str:
+    template = column.codec.equality if operator in _EQUALITIES else column.codec.order
+    if template is None:
+        raise _CannotPush
+    return template
+
+
+def _tied_column(part: Expression, layout: Layout) -> set[str]:
+    """The column that a pushed conjunct ties to constants."""
+    match part:
+        case (
+            Call("=", (ColumnRef(name), Literal()))
+            | Call("=", (Literal(), ColumnRef(name)))
+            | Call("in", (ColumnRef(name), *_))
+        ):
+            return {layout.schema.column(name).name}
+    return set()
+
+
+def _conjunction(parts: Sequence[Expression]) -> Expression | None:
+    """All of them, as a balanced tree: a condition may have thousands."""
+    while len(parts) > 1:
+        pairs: list[Expression] = [Call("and", pair) for pair in zip(parts[::2], parts[1::2], strict=False)]
+        parts = [*pairs, *parts[2 * len(pairs) :]]
+    return parts[0] if parts else None
