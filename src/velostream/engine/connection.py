@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,7 @@ from velostream.engine.execute import Executor, Parameters
 from velostream.engine.feed import MemoryFeed
 from velostream.engine.handle import TableHandle
 from velostream.engine.launch import Launcher
+from velostream.engine.registering import register
 from velostream.engine.relations import SnapshotRelations, arrow_result
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.result import Result
@@ -190,6 +191,15 @@ class Connection:
             evaluate=self._executor.evaluate_over(entry),
             last_updated=lambda: self._changed_at.get(entry.id),
         )
+
+    def register(self, name: str, data: Any, *, key: Sequence[str] = ()) -> TableHandle:
+        """Make data a table to query and join: dicts, Arrow, pandas, Polars or a Spark DataFrame.
+
+        Registered again under its name, the data is the table's new content, and what reads the table follows.
+        """
+        self._check_open()
+        register(self._context, name, data, key=key, execute=self._executor.execute)
+        return self.table(name)
 
     def memory(self, name: str) -> MemoryFeed:
         """The feed behind `memory://name`."""
