@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 import pyarrow as pa
 
 from velostream.errors import UnsupportedError
-from velostream.model.change import ChangeBatch, Epoch, Write
+from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option
 from velostream.model.schema import Schema
@@ -160,6 +160,25 @@ class Table(ABC):
 
         An epoch not above the writer's last one is a repeat: nothing changes and the present version is given.
         """
+
+    def write_records(self, mode: Mode, records: Sequence[Mapping[str, Any]]) -> bool:
+        """Commit a few rows for `Mode.APPEND` or `Mode.UPSERT` straight from Python, without their detour over Arrow.
+
+        False, with nothing done, when they have to come as a `Write`: because the kind knows no other way, there are
+        many of them, or a value isn't of its column's type yet.
+        """
+        return False
+
+    def update_records(self, records: Sequence[Mapping[str, Any]]) -> int | None:
+        """Give existing rows new values, as one commit: each record has the key and the columns to change.
+
+        How many rows there are; None, with nothing done, when it has to be a `Write`.
+        """
+        return None
+
+    def delete_keys(self, keys: Sequence[KeyValue]) -> int | None:
+        """Remove the rows of a few keys, as one commit; how many there were. None when it has to be a `Write`."""
+        return None
 
     @property
     def commit_group(self) -> object:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.reader import Reader, reader_of
 
 _FAN_OUT_BITS = 3
 _FAN_OUT = 1 << _FAN_OUT_BITS
@@ -26,8 +28,8 @@ class Chunks:
     batches: tuple[pa.RecordBatch, ...] = ()
     starts: tuple[int, ...] = (0,)
     """Position of each batch's first row, and the number of all rows at the end."""
-    _columns: dict[int, Sequence[pa.Array]] = field(default_factory=dict, compare=False, repr=False)
-    """Columns taken out of their batch, which costs more than reading a value of one."""
+    _readers: dict[int, Sequence[Reader]] = field(default_factory=dict, compare=False, repr=False)
+    """For each batch that somebody has read single values of: what reads its columns."""
 
     @property
     def length(self) -> int:
@@ -47,15 +49,22 @@ class Chunks:
         starts = [0]
         for batch in batches:
             starts.append(starts[-1] + batch.num_rows)
-        return Chunks(self.schema, tuple(batches), tuple(starts))
+        same = sum(1 for one, other in zip(self.batches, batches, strict=False) if one is other)
+        readers = {index: readers for index, readers in self._readers.copy().items() if index < same}
+        return Chunks(self.schema, tuple(batches), tuple(starts), readers)
 
-    def columns_of(self, position: int) -> tuple[Sequence[pa.Array], int]:
-        """The columns of the batch that holds a position, and the row in them."""
+    def readers_of(self, position: int) -> tuple[Sequence[Reader], int]:
+        """What reads the columns of the batch that holds a position, and the row in them."""
         index = bisect_right(self.starts, position) - 1
-        columns = self._columns.get(index)
-        if columns is None:
-            columns = self._columns[index] = self.batches[index].columns
-        return columns, position - self.starts[index]
+        readers = self._readers.get(index)
+        if readers is None:
+            readers = self._readers[index] = [reader_of(column) for column in self.batches[index].columns]
+        return readers, position - self.starts[index]
+
+    def values_at(self, position: int) -> tuple[Any, ...]:
+        """All values of a row, as Python has them."""
+        readers, row = self.readers_of(position)
+        return tuple([read(row) for read in readers])
 
     def locate(self, position: int) -> tuple[pa.RecordBatch, int]:
         """The batch that holds a position, and the row in it."""

@@ -61,6 +61,15 @@ class Equality:
     conjunct: Expression
 
 
+@dataclass(frozen=True)
+class Access:
+    """An index to look up, the values to look for, and what is left to check of the rows found."""
+
+    columns: tuple[str, ...]
+    wanted: Sequence[Hashable]
+    rest: Filter | None
+
+
 class Plan:
     """A condition compiled for one table; holds no data, so it is never stale. A `CompiledCondition`."""
 
@@ -73,7 +82,8 @@ class Plan:
         self._parts = conjuncts(condition)
         self._equalities = _equalities(self._parts, self._schema)
         self._whole = Filter.of([condition], self._schema)
-        self._rest: dict[tuple[str, ...], Filter | None] = {}
+        self._known_access: tuple[object, Access | None] | None = None
+        """For the indexes of the last snapshot asked, which are rarely others."""
 
     @property
     def access(self) -> str:
@@ -83,20 +93,45 @@ class Plan:
             return "scan"
         return "key" if columns == self._schema.key else "index"
 
+    def find(self, snapshot: MemorySnapshot) -> Sequence[int]:
+        """Like `positions`, for as many rows as one likes; a short list where few rows are found by an index."""
+        access = self._access_of(snapshot)
+        if access is not None and access.rest is None:
+            few = snapshot.few_positions_of(access.columns, access.wanted)
+            if few is not None:
+                return few
+        found: list[int] = self.positions(snapshot).tolist()
+        return found
+
     def scan(self, snapshot: MemorySnapshot, columns: Sequence[str] | None) -> pa.Table:
         """The rows for which the condition is true, in the table's order."""
         return snapshot.take(self.positions(snapshot), columns)
 
     def count(self, snapshot: MemorySnapshot) -> int:
+        access = self._access_of(snapshot)
+        if access is not None and access.rest is None:
+            few = snapshot.few_positions_of(access.columns, access.wanted)
+            if few is not None:
+                return len(few)
         return len(self.positions(snapshot))
 
     def positions(self, snapshot: MemorySnapshot) -> Integers:
         """Ascending positions of the rows for which the condition is true."""
-        columns = self._columns(snapshot.indexes)
-        if columns is None:
+        access = self._access_of(snapshot)
+        if access is None:
             return _kept(self._whole, snapshot, snapshot.visible_positions)
-        found = snapshot.positions_of(columns, self._wanted(columns))
-        return _kept(self._rest_after(columns), snapshot, found)
+        return _kept(access.rest, snapshot, snapshot.positions_of(access.columns, access.wanted))
+
+    def _access_of(self, snapshot: MemorySnapshot) -> Access | None:
+        """By which index a snapshot finds the rows; None for by none."""
+        secondary = snapshot.secondary
+        known = self._known_access
+        if known is not None and known[0] is secondary:
+            return known[1]
+        columns = self._columns(snapshot.indexes)
+        access = None if columns is None else Access(columns, self._wanted(columns), self._rest_after(columns))
+        self._known_access = (secondary, access)
+        return access
 
     def _columns(self, indexes: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
         """The columns to look up: the key, else the index that uses the most of the condition."""
@@ -116,11 +151,9 @@ class Plan:
 
     def _rest_after(self, columns: tuple[str, ...]) -> Filter | None:
         """What is left to check of rows found by these columns."""
-        if columns not in self._rest:
-            answered = [self._equalities[name].conjunct for name in columns]
-            rest = [part for part in self._parts if not any(part is done for done in answered)]
-            self._rest[columns] = Filter.of(rest, self._schema)
-        return self._rest[columns]
+        answered = [self._equalities[name].conjunct for name in columns]
+        rest = [part for part in self._parts if not any(part is done for done in answered)]
+        return Filter.of(rest, self._schema)
 
 
 @dataclass
@@ -130,9 +163,22 @@ class PlanCache:
     hits: int = 0
     misses: int = 0
     _plans: OrderedDict[Expression, Plan] = field(default_factory=OrderedDict)
+    _by_identity: dict[int, tuple[Expression, Plan]] = field(default_factory=dict)
+    """Plans of expressions that are the very same object: hashing one costs more than answering it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def plan(self, table: MemoryTable, condition: Expression) -> Plan:
+        same = self._by_identity.get(id(condition))
+        if same is not None and same[0] is condition:
+            self.hits += 1
+            return same[1]
+        found = self._plan(table, condition)
+        if len(self._by_identity) >= _CACHED_PLANS:
+            self._by_identity = {}
+        self._by_identity[id(condition)] = (condition, found)
+        return found
+
+    def _plan(self, table: MemoryTable, condition: Expression) -> Plan:
         with self._lock:
             known = self._plans.get(condition)
             if known is not None:

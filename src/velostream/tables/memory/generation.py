@@ -8,8 +8,9 @@ nothing of that, so readers need no lock and no copy.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,8 @@ from velostream.tables.memory.compare import row_hashes
 from velostream.tables.memory.growable import GrowableIntegers, Integers
 from velostream.tables.memory.index import KeyIndex, PositionIndex
 from velostream.tables.memory.journal import ALIVE, Journal, RowIds
-from velostream.tables.memory.keys import key_values
+from velostream.tables.memory.keys import key_normaliser, key_values
+from velostream.tables.memory.tail import MOST_ROWS, TailedChunks, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,16 @@ class Delta:
 
     def __bool__(self) -> bool:
         return bool(self.rows.num_rows or len(self.removed))
+
+
+@dataclass(frozen=True, slots=True)
+class RowDelta:
+    """Like `Delta`, of a few rows as Python values."""
+
+    rows: Sequence[Values] = ()
+    keys: Sequence[Hashable] = ()
+    """Keys of the rows added, in a keyed table."""
+    removed: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +76,13 @@ class Generation:
         self.schema = schema
         self.key = tuple(key)
         self.floor = floor
-        self.chunks = Chunks(schema)
+        self.stored = TailedChunks(Chunks(schema))
         self.removed = GrowableIntegers()
         self.ids = RowIds()
         self.journal = Journal(version=version)
         self.keys: KeyIndex | None = KeyIndex() if key else None
         self.secondary: dict[tuple[str, ...], PositionIndex] = {}
+        self._values_of: dict[tuple[str, ...], Callable[[Values], Hashable]] = {}
         self.content: PositionIndex | None = None
         """Row hash to positions; made when rows of a bag are first removed by value."""
         self.length = 0
@@ -108,7 +121,7 @@ class Generation:
         generation.journal = Journal.of(added, removed, floor=floor, version=floor_version)
         if rows:
             whole = pa.Table.from_batches(rows, schema)
-            generation.chunks = generation.chunks.appended(whole)
+            generation.stored = TailedChunks(generation.chunks.appended(whole))
             if generation.keys is not None:
                 generation.keys.add_history(key_values(whole, generation.key), 0)
         return generation
@@ -118,7 +131,7 @@ class Generation:
         start = self.length
         count = delta.rows.num_rows
         if count:
-            self.chunks = self.chunks.appended(delta.rows)
+            self.stored = TailedChunks(self.chunks.appended(delta.rows))
             self.removed.extend_with(ALIVE, count)
         if len(delta.removed):
             self.removed.array[delta.removed] = sequence
@@ -134,10 +147,42 @@ class Generation:
         if self.content is not None:
             self.content.add(row_hashes(delta.rows).tolist(), start)
 
+    def apply_rows(self, sequence: int, delta: RowDelta) -> None:
+        """Like `apply`. A bag with an index by row hash can't take rows this way."""
+        start = self.length
+        stored, removed = self.stored, self.removed
+        for values in delta.rows:
+            stored.rows.append(values)
+            removed.append(ALIVE)
+        for position in delta.removed:
+            removed.view[position] = sequence
+        self.length = start + len(delta.rows)
+        self.alive += len(delta.rows) - len(delta.removed)
+        self.journal.append_few(sequence, row_end=self.length, removed=delta.removed)
+        if self.keys is not None:
+            self.keys.add_few(delta.keys, start)
+        for columns, index in self.secondary.items():
+            value_of = self.values_of(columns)
+            index.add(map(value_of, delta.rows), start)
+        if len(stored.rows) >= MOST_ROWS:
+            self.stored = TailedChunks(stored.columnar())
+
+    def values_of(self, columns: tuple[str, ...]) -> Callable[[Values], Hashable]:
+        """From the values of a row to what an index on these columns has them under."""
+        value_of = self._values_of.get(columns)
+        if value_of is None:
+            value_of = self._values_of[columns] = _picker(self.schema, columns)
+        return value_of
+
+    @property
+    def chunks(self) -> Chunks:
+        """All rows as columns. Call it as the writer; readers ask `stored` for what they see."""
+        return self.stored.columnar(self.length)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the columns and the numbers beside them; the indexes' dictionaries are not counted."""
-        return self.chunks.nbytes + self.removed.array.nbytes + self.journal.nbytes
+        return self.stored.nbytes + self.removed.array.nbytes + self.journal.nbytes
 
     def contents(self) -> Contents:
         """What there is now, for writing it down while commits go on. Call it as the writer."""
@@ -184,7 +229,7 @@ class Generation:
         before = np.concatenate(([0], np.cumsum(keep_mask)))
         new_position = np.where(keep_mask, before[:-1], -1)
         fresh = Generation(self.schema, self.key, floor=floor, version=self.journal.version_at(floor))
-        fresh.chunks = self.chunks.filtered(kept)
+        fresh.stored = TailedChunks(self.chunks.filtered(kept))
         fresh.removed = GrowableIntegers(self.removed.values()[kept])
         fresh.ids = RowIds(self.ids.of_positions(kept), next_id=self.ids.next_id(self.length))
         fresh.length = len(kept)
@@ -195,3 +240,9 @@ class Generation:
         for columns in self.secondary:
             fresh.index_on(columns)
         return fresh
+
+
+def _picker(schema: pa.Schema, columns: tuple[str, ...]) -> Callable[[Values], Hashable]:
+    pick = itemgetter(*(schema.get_field_index(name) for name in columns))
+    normalise = key_normaliser([schema.field(name).type for name in columns])
+    return pick if normalise is None else lambda values: normalise(pick(values))

@@ -36,9 +36,11 @@ class GrowableIntegers:
         return self.array[:length]
 
     def append(self, value: int) -> None:
-        self._reserve(1)
-        self.array[self.length] = value
-        self.length += 1
+        length = self.length
+        if length == len(self.view):
+            self._reserve(1)
+        self.view[length] = value
+        self.length = length + 1
 
     def extend(self, values: Integers) -> None:
         self._reserve(len(values))

@@ -32,6 +32,15 @@ class KeyIndex:
                     self.previous[position] = older
         newest.update(zip(keys, range(start, start + len(keys)), strict=True))
 
+    def add_few(self, keys: Iterable[Hashable], start: int) -> None:
+        """Like `add` for a handful of keys."""
+        newest = self.newest
+        for position, key in enumerate(keys, start):
+            older = newest.get(key)
+            if older is not None:
+                self.previous[position] = older
+            newest[key] = position
+
     def add_history(self, keys: Sequence[Hashable], start: int) -> None:
         """Like `add` for rows of several commits at once, in which a key may come again."""
         newest, previous = self.newest, self.previous

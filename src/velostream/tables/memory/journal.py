@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from velostream.tables.memory.growable import GrowableIntegers, Integers
@@ -39,16 +41,27 @@ class Journal:
         self.removed_ends.append(len(self.removed))
         self.sequences.append(sequence)
 
+    def append_few(self, sequence: int, *, row_end: int, removed: Sequence[int]) -> None:
+        """Like `append`, for a handful of rows removed."""
+        for position in removed:
+            self.removed.append(position)
+        self.row_ends.append(row_end)
+        self.removed_ends.append(self.removed.length)
+        self.sequences.append(sequence)
+
     def entry_at(self, sequence: int) -> int:
         """Number of the last entry at or before a sequence number."""
+        last = self.sequences.length - 1
+        if self.sequences.view[last] <= sequence:
+            return last
         return max(0, int(np.searchsorted(self.sequences.values(), sequence, side="right")) - 1)
 
     def rows_at(self, sequence: int) -> int:
         """How many rows were added at or before a sequence number."""
-        return int(self.row_ends.array[self.entry_at(sequence)])
+        return self.row_ends.view[self.entry_at(sequence)]
 
     def version_at(self, sequence: int) -> int:
-        return int(self.sequences.array[self.entry_at(sequence)])
+        return self.sequences.view[self.entry_at(sequence)]
 
     def nth_last(self, count: int) -> int:
         """Sequence number of the entry that many before the last; of the first one kept if there are fewer."""
@@ -61,7 +74,7 @@ class Journal:
 
     def removed_until(self, sequence: int) -> int:
         """How many rows were removed at or before a sequence number."""
-        return int(self.removed_ends.array[self.entry_at(sequence)])
+        return self.removed_ends.view[self.entry_at(sequence)]
 
     def after(self, floor: int, *, rows_before: Integers, new_position: Integers) -> Journal:
         """The entries after `floor`, for rows renumbered: `rows_before[p]` of those before p were kept, p itself (if it

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import pyarrow as pa
 
 from velostream.errors import NotFoundError
 from velostream.tables.base import Row
 from velostream.tables.memory.chunks import Chunks
-from velostream.tables.memory.values import Decoder, decoder_of, python_values
+from velostream.tables.memory.values import python_values
+
+if TYPE_CHECKING:
+    from velostream.tables.memory.snapshot import MemorySnapshot
+
+_FEW_ROWS = 32
+"""More rows than that are decoded column by column."""
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where a row's fields are and how each is decoded; made once per table."""
+    """Where a row's fields are; made once per table."""
 
     places: dict[str, int]
-    decoders: tuple[Decoder, ...]
 
     @classmethod
     def of(cls, schema: pa.Schema) -> RowLayout:
-        places = {name: place for place, name in enumerate(schema.names)}
-        return cls(places, tuple(decoder_of(type_) for type_ in schema.types))
+        return cls({name: place for place, name in enumerate(schema.names)})
 
     def place(self, name: str) -> int:
         """The field of a name in any case; `UnknownFieldError` with near names when there is none."""
@@ -51,8 +58,8 @@ class MemoryRow(Row):
         place = layout.places.get(name)
         if place is None:
             place = layout.place(name)
-        columns, row = self._chunks.columns_of(self._position)
-        return layout.decoders[place](columns[place][row])
+        readers, row = self._chunks.readers_of(self._position)
+        return readers[place](row)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._layout.places)
@@ -64,12 +71,7 @@ class MemoryRow(Row):
         return repr(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        layout = self._layout
-        columns, row = self._chunks.columns_of(self._position)
-        return {
-            name: decode(column[row])
-            for name, decode, column in zip(layout.places, layout.decoders, columns, strict=True)
-        }
+        return dict(zip(self._layout.places, self._chunks.values_at(self._position), strict=True))
 
 
 class DecodedRow(Row):
@@ -98,9 +100,41 @@ class DecodedRow(Row):
         return dict(zip(self._layout.places, self._values, strict=True))
 
 
+class FoundRows(Sequence[Row]):
+    """Rows of a snapshot by their positions; each is read when it is asked for."""
+
+    __slots__ = ("_positions", "_snapshot")
+
+    def __init__(self, snapshot: MemorySnapshot, positions: Sequence[int]) -> None:
+        self._snapshot = snapshot
+        self._positions = positions
+
+    def arrow(self) -> pa.Table:
+        return self._snapshot.take(np.asarray(self._positions, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __iter__(self) -> Iterator[Row]:
+        if len(self._positions) > _FEW_ROWS:
+            return chain.from_iterable(map(decoded_rows, self.arrow().to_batches(max_chunksize=_ROWS_AT_ONCE)))
+        return map(self._snapshot.row_at, self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> FoundRows: ...
+
+    def __getitem__(self, index: int | slice) -> Row | FoundRows:
+        if isinstance(index, slice):
+            return FoundRows(self._snapshot, self._positions[index])
+        return self._snapshot.row_at(self._positions[index])
+
+
 def decoded_rows(batch: pa.RecordBatch) -> Iterator[Row]:
     """The rows of a batch, decoded column by column."""
-    layout = RowLayout({name: place for place, name in enumerate(batch.schema.names)}, ())
+    layout = RowLayout.of(batch.schema)
     for values in zip(*(python_values(column) for column in batch.columns), strict=True):
         yield DecodedRow(layout, values)
 

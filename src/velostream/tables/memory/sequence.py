@@ -20,7 +20,7 @@ from velostream.model.change import Epoch, JsonValue, Write
 from velostream.model.schema import Schema
 from velostream.tables.base import Table
 from velostream.tables.memory.files import DurableFile, SystemFile
-from velostream.tables.memory.generation import Delta
+from velostream.tables.memory.generation import Delta, RowDelta
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
@@ -216,6 +216,34 @@ class CommitSequence:
     def write(self, table: MemoryTable, write: Write, epoch: Epoch | None = None) -> Commit:
         """A commit of one write."""
         return self.commit(Part(writes=((table, write),), epoch=epoch))
+
+    def write_rows(self, table: MemoryTable, resolve: Callable[[], RowDelta | None]) -> bool:
+        """A commit of a few rows that `resolve` gives, called with no other commit in between; None for no change.
+
+        Much cheaper than `commit`, and only for commits that nobody has to find in a log: False without calling
+        `resolve` when there is one.
+        """
+        if self._store is not None:
+            return False
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the commit sequence is closed")
+            if self._tables.get(table.id) is not table:
+                raise NotFoundError.of("table", table.name, known=(known.name for known in self._tables.values()))
+            delta = resolve()
+            if delta is not None:
+                number = self.sequence + 1
+                table.apply_rows(number, delta)
+                self.sequence = number
+                if self._listeners:
+                    changed = {table.id: Changed(len(delta.rows), len(delta.removed))}
+                    self._unheard.append(Commit(number, changed))
+                if table.may_be_vacuumed:
+                    table.vacuum(self._floor(table.id))
+            outermost = not self._depth
+        if outermost and self._unheard:
+            self._tell()
+        return True
 
     def writer(self, name: str) -> WriterState | None:
         return self._writers.get(name)

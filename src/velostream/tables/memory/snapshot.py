@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,14 @@ from velostream.model.change import CHANGE, ChangeBatch
 from velostream.model.expression import Expression
 from velostream.model.types import render_type
 from velostream.tables.base import KeyValue, Row, Snapshot
+from velostream.tables.memory.chunks import Chunks
 from velostream.tables.memory.compare import match_rows
 from velostream.tables.memory.conform import cast_exactly, fits
 from velostream.tables.memory.generation import Generation
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.index import PositionIndex
 from velostream.tables.memory.keys import as_array, hashable_values, key_normaliser
-from velostream.tables.memory.rows import MemoryRow, decoded_rows
+from velostream.tables.memory.rows import DecodedRow, FoundRows, MemoryRow, decoded_rows
 from velostream.tables.memory.values import python_values
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ POSITION = "_position"
 """First column of a lookup's result: which of the given keys a row answers."""
 
 _ROWS_DECODED_AT_ONCE = 4096
+_FEW = 256
+"""Up to that many rows are gone through one by one faster than by NumPy."""
 
 
 class MemorySnapshot(Snapshot):
@@ -38,23 +42,36 @@ class MemorySnapshot(Snapshot):
     def __init__(self, table: MemoryTable, generation: Generation, sequence: int) -> None:
         self.schema = table.schema
         self.sequence = sequence
-        self.version = generation.journal.version_at(sequence)
+        journal = generation.journal
+        entry = journal.entry_at(sequence)
+        self.version = journal.sequences.view[entry]
         self._table = table
         self._generation = generation
-        self._length = generation.journal.rows_at(sequence)
+        self._length = journal.row_ends.view[entry]
         """Rows added at or before the number; those from here on are of later commits."""
-        self._chunks = generation.chunks
+        self._count = self._length - journal.removed_ends.view[entry]
+        self._stored = generation.stored
+        self._tail_start = self._stored.start
         self._removed = generation.removed.view
         self._keys = generation.keys
         self._newest = self._finder(table, generation)
         self._layout = table.layout
 
     def get(self, key: KeyValue) -> Row | None:
-        position = self._position(key)
-        return None if position < 0 else MemoryRow(self._layout, self._chunks, position)
+        try:
+            position = self._newest(key, -1)
+        except TypeError as error:
+            raise self._not_a_key(key) from error
+        if position >= self._length:
+            position = self._older(position)
+        if position < 0 or self._removed[position] <= self.sequence:
+            return None
+        if position < self._tail_start:
+            return MemoryRow(self._layout, self._stored.chunks, position)
+        return DecodedRow(self._layout, self._stored.rows[position - self._tail_start])
 
     def contains(self, key: KeyValue) -> bool:
-        # Spelled out rather than `_position(key) >= 0`: half of the time would be that call.
+        # Spelled out as in `get`: half of the time would be a call of something common to both.
         try:
             position = self._newest(key, -1)
         except TypeError as error:
@@ -102,11 +119,11 @@ class MemorySnapshot(Snapshot):
 
     def count(self, condition: Expression | None = None) -> int:
         if condition is None:
-            return len(self._visible)
+            return self._count
         return self._table.compile_condition(condition).count(self)
 
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
-        for start in range(offset, len(self._visible), size):
+        for start in range(offset, self._count, size):
             page = self.take(self._visible[start : start + size])
             yield page.combine_chunks().to_batches()[0]
 
@@ -114,6 +131,10 @@ class MemorySnapshot(Snapshot):
         """The rows of `scan`, one by one."""
         for batch in self.scan(condition).to_batches(max_chunksize=_ROWS_DECODED_AT_ONCE):
             yield from decoded_rows(batch)
+
+    def find(self, condition: Expression) -> FoundRows:
+        """The rows of `scan` without reading them: by an index that costs what finding them costs."""
+        return FoundRows(self, self._table.compile_condition(condition).find(self))
 
     def changes_since(self, since: int) -> ChangeBatch:
         """The net change from version `since` to this one: -1 rows, then +1 rows."""
@@ -136,7 +157,7 @@ class MemorySnapshot(Snapshot):
         return ChangeBatch(self.version, rows)
 
     def __len__(self) -> int:
-        return len(self._visible)
+        return self._count
 
     def take(self, positions: Integers, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows at positions of this snapshot's generation."""
@@ -147,6 +168,33 @@ class MemorySnapshot(Snapshot):
         if len(positions) == self._length:
             return self._chunks.head(self._length, columns)
         return self._chunks.take(positions, columns)
+
+    def row_at(self, position: int) -> Row:
+        """The row at a position that this snapshot sees."""
+        if position < self._tail_start:
+            return MemoryRow(self._layout, self._stored.chunks, position)
+        return DecodedRow(self._layout, self._stored.rows[position - self._tail_start])
+
+    @property
+    def secondary(self) -> Mapping[tuple[str, ...], PositionIndex]:
+        """The indexes beside the key; another object once there is another index."""
+        return self._generation.secondary
+
+    def few_positions_of(self, columns: tuple[str, ...], values: Sequence[Hashable]) -> list[int] | None:
+        """Like `positions_of`, for one value that few rows have; None when it is not so."""
+        if len(values) != 1:
+            return None
+        (value,) = values
+        if columns == self.schema.key and self._keys is not None:
+            position = self._keys.newest.get(value, -1)
+            if position >= self._length:
+                position = self._older(position)
+            return [position] if position >= 0 and self._removed[position] > self.sequence else []
+        found = self._table.index_of(self._generation, columns).find(value)
+        if len(found) > _FEW:
+            return None
+        length, removed, sequence = self._length, self._removed, self.sequence
+        return [position for position in found if position < length and removed[position] > sequence]
 
     @property
     def indexes(self) -> tuple[tuple[str, ...], ...]:
@@ -183,16 +231,6 @@ class MemorySnapshot(Snapshot):
         find, normalise = generation.keys.newest.get, table.key_normaliser
         return find if normalise is None else lambda key, default: find(normalise(key), default)
 
-    def _position(self, key: KeyValue) -> int:
-        """Where the row of a key is; -1 if this snapshot sees none."""
-        try:
-            position = self._newest(key, -1)
-        except TypeError as error:
-            raise self._not_a_key(key) from error
-        if position >= self._length:
-            position = self._older(position)
-        return position if position >= 0 and self._removed[position] > self.sequence else -1
-
     def _not_a_key(self, key: KeyValue) -> TableError:
         return TableError(
             f'{key!r} can\'t be a key of table "{self._table.name}"',
@@ -224,9 +262,14 @@ class MemorySnapshot(Snapshot):
     def _visible(self) -> Integers:
         return np.flatnonzero(self._removals > self.sequence)
 
+    @cached_property
+    def _chunks(self) -> Chunks:
+        """At least all rows this snapshot sees."""
+        return self._stored.columnar(self._length)
+
     @property
     def _all_visible(self) -> bool:
-        return len(self._visible) == self._length
+        return self._count == self._length
 
     @property
     def _removals(self) -> Integers:

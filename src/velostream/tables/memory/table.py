@@ -7,17 +7,19 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from velostream.errors import TableError
-from velostream.model.change import ChangeBatch, Epoch, Write
+from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Schema
 from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec, TableWrites
 from velostream.tables.memory.condition import Plan, PlanCache
 from velostream.tables.memory.conform import stored_schema
-from velostream.tables.memory.generation import Delta, Generation
+from velostream.tables.memory.encode import NeedsArrow, RowEncoder
+from velostream.tables.memory.generation import Delta, Generation, RowDelta
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.index import PositionIndex
 from velostream.tables.memory.keys import key_normaliser
+from velostream.tables.memory.point import PointWriter
 from velostream.tables.memory.rows import RowLayout
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _FEWEST_DEAD_ROWS = 4096
 """Fewer removed rows than that are never worth a renumbering."""
+_MOST_SINGLE_ROWS = 64
+"""More rows at once are faster as columns."""
 
 
 class MemoryTable(Table):
@@ -76,6 +80,7 @@ class MemoryTable(Table):
         self._newest: MemorySnapshot | None = None
         self._closing: Callable[[], None] | None = None
         self.layout = RowLayout.of(schema.arrow)
+        self._encoder = RowEncoder.of(schema)
         self.plans = PlanCache()
 
     @classmethod
@@ -157,10 +162,64 @@ class MemoryTable(Table):
 
     def get(self, key: KeyValue) -> Row | None:
         """The newest row of a key."""
-        return self.snapshot().get(key)
+        newest = self._newest
+        if newest is None or newest.sequence != self._sequence.sequence:
+            newest = self.snapshot()
+        return newest.get(key)
 
     def contains(self, key: KeyValue) -> bool:
-        return self.snapshot().contains(key)
+        newest = self._newest
+        if newest is None or newest.sequence != self._sequence.sequence:
+            newest = self.snapshot()
+        return newest.contains(key)
+
+    def write_records(self, mode: Mode, records: Sequence[Mapping[str, Any]]) -> bool:
+        encoder = self._encoder
+        if encoder is None or len(records) > _MOST_SINGLE_ROWS:
+            return False
+        try:
+            rows = [encoder.values(record) for record in records]
+            return self._sequence.write_rows(self, lambda: self._point_writer(encoder).put(mode, rows))
+        except NeedsArrow:
+            return False
+
+    def update_records(self, records: Sequence[Mapping[str, Any]]) -> int | None:
+        encoder = self._encoder
+        if encoder is None or len(records) > _MOST_SINGLE_ROWS:
+            return None
+        found = 0
+
+        def resolve() -> RowDelta | None:
+            nonlocal found
+            delta, found = self._point_writer(encoder).update(records)
+            return delta
+
+        try:
+            return found if self._sequence.write_rows(self, resolve) else None
+        except NeedsArrow:
+            return None
+
+    def delete_keys(self, keys: Sequence[KeyValue]) -> int | None:
+        encoder = self._encoder
+        if encoder is None or len(keys) > _MOST_SINGLE_ROWS:
+            return None
+        normalise = self.key_normaliser
+        try:
+            wanted = dict.fromkeys(keys if normalise is None else map(normalise, keys))
+        except TypeError:
+            return None
+        removed = 0
+
+        def resolve() -> RowDelta | None:
+            nonlocal removed
+            delta = self._point_writer(encoder).delete(wanted)
+            removed = 0 if delta is None else len(delta.removed)
+            return delta
+
+        return removed if self._sequence.write_rows(self, resolve) else None
+
+    def _point_writer(self, encoder: RowEncoder) -> PointWriter:
+        return PointWriter(self.name, self._generation, encoder)
 
     def __len__(self) -> int:
         return len(self.snapshot())
@@ -180,7 +239,7 @@ class MemoryTable(Table):
             "rows": generation.alive,
             "bytes": generation.nbytes,
             "version": self.version,
-            "chunks": len(generation.chunks.batches),
+            "chunks": len(generation.stored.chunks.batches),
             "commits": len(generation.journal),
             "dead_rows": generation.length - generation.alive,
             "plan_cache_hits": self.plans.hits,
@@ -209,6 +268,17 @@ class MemoryTable(Table):
     def apply(self, sequence: int, delta: Delta) -> None:
         """For the commit sequence, under its lock, once the commit is in the log."""
         self._generation.apply(sequence, delta)
+
+    def apply_rows(self, sequence: int, delta: RowDelta) -> None:
+        """Like `apply`, of a commit that needs no log."""
+        self._generation.apply_rows(sequence, delta)
+
+    @property
+    def may_be_vacuumed(self) -> bool:
+        """Whether there are so many removed rows that `vacuum` is worth asking."""
+        generation = self._generation
+        dead = generation.length - generation.alive
+        return dead >= _FEWEST_DEAD_ROWS and dead > generation.alive
 
     def ids_of(self, positions: Integers) -> Integers:
         """Names of rows that the log can use. For the commit sequence, under its lock."""

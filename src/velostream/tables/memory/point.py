@@ -1,0 +1,121 @@
+"""Single rows written by key: what a commit of a few rows does, worked out value by value.
+
+The same rules as `stage` has for whole columns, for rows that a `RowEncoder` has taken. Used under the commit lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velostream.errors import TableError
+from velostream.model.change import Mode
+from velostream.tables.memory.encode import NeedsArrow, RowEncoder
+from velostream.tables.memory.generation import Generation, RowDelta
+from velostream.tables.memory.index import KeyIndex
+from velostream.tables.memory.journal import ALIVE
+from velostream.tables.memory.tail import Values
+
+
+@dataclass(frozen=True, slots=True)
+class PointWriter:
+    """Rows against the newest ones of a generation. A method gives None when nothing changes."""
+
+    name: str
+    generation: Generation
+    encoder: RowEncoder
+
+    def put(self, mode: Mode, rows: Sequence[Values]) -> RowDelta | None:
+        """Append or upsert rows."""
+        keys = self.generation.keys
+        if keys is None:
+            if self.generation.content is not None:
+                raise NeedsArrow
+            return RowDelta(rows) if rows else None
+        key_of = self.encoder.key
+        if len(rows) == 1:
+            given = {key_of(rows[0]): rows[0]}
+        else:
+            given = {}
+            for row in rows:
+                key = key_of(row)
+                if mode is Mode.APPEND and key in given:
+                    raise TableError.duplicate_key(self.name, self.encoder.shown_key(row))
+                given[key] = row
+        added: list[Values] = []
+        added_keys: list[Hashable] = []
+        removed: list[int] = []
+        for key, row in given.items():
+            position = self._alive(keys, key)
+            if position is not None:
+                if mode is Mode.APPEND:
+                    raise TableError.duplicate_key(self.name, self.encoder.shown_key(row))
+                if self._equals(position, row):
+                    continue
+                removed.append(position)
+            added.append(row)
+            added_keys.append(key)
+        return RowDelta(added, added_keys, removed) if added else None
+
+    def update(self, records: Sequence[Mapping[str, Any]]) -> tuple[RowDelta | None, int]:
+        """Give the rows of the records' keys the values the records have; and how many rows there are."""
+        keys = self.generation.keys
+        if keys is None:
+            raise TableError.without_key(self.name)
+        old: dict[Hashable, Values] = {}
+        new: dict[Hashable, Values] = {}
+        positions: dict[Hashable, int] = {}
+        found = 0
+        for record in records:
+            changes = self.encoder.changed(record)
+            key = self.encoder.key_of_places(dict(changes))
+            position = self._alive(keys, key)
+            if position is None:
+                continue
+            found += 1
+            if key not in positions:
+                positions[key] = position
+                old[key] = new[key] = self._values_at(position)
+            values = list(new[key])
+            for place, value in changes:
+                values[place] = value
+            new[key] = tuple(values)
+        changed = [key for key in positions if not _same(old[key], new[key])]
+        if not changed:
+            return None, found
+        return RowDelta([new[key] for key in changed], changed, [positions[key] for key in changed]), found
+
+    def delete(self, keys: Iterable[Hashable]) -> RowDelta | None:
+        """Remove the rows of keys, which are distinct and in the form of `keys.key_values`."""
+        index = self.generation.keys
+        if index is None:
+            raise TableError.without_key(self.name)
+        positions = [self._alive(index, key) for key in keys]
+        removed = [position for position in positions if position is not None]
+        return RowDelta(removed=removed) if removed else None
+
+    def _alive(self, keys: KeyIndex, key: Hashable) -> int | None:
+        position = keys.newest.get(key)
+        return position if position is not None and self.generation.removed.view[position] == ALIVE else None
+
+    def _values_at(self, position: int) -> Values:
+        stored = self.generation.stored
+        if position >= stored.start:
+            return stored.rows[position - stored.start]
+        return stored.chunks.values_at(position)
+
+    def _equals(self, position: int, row: Values) -> bool:
+        stored = self.generation.stored
+        if position >= stored.start:
+            return _same(stored.rows[position - stored.start], row)
+        readers, at = stored.chunks.readers_of(position)
+        return all(_same_value(read(at), value) for read, value in zip(readers, row, strict=True))
+
+
+def _same(left: Values, right: Values) -> bool:
+    return left == right or all(map(_same_value, left, right))
+
+
+def _same_value(left: Any, right: Any) -> bool:
+    return bool(left == right or (left != left and right != right))  # noqa: PLR0124 - only NaN differs from itself
