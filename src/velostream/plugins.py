@@ -30,6 +30,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "generator": "velostream.sources.generator:GeneratorSource",
     },
     Group.TABLES: {
+        "cache": "velostream.tables.cache:CacheTable",
         "inmemory": "velostream.tables.memory.table:MemoryTable",
         "sqlite": "velostream.tables.sqlite:SqliteTable",
     },

@@ -126,7 +126,7 @@ _REDIS = _service("redis", "RedisService")
 
 STORES: Mapping[str, TestStore] = {
     "inmemory": TestStore(open_together=open_in_memory, examples=30),
-    "cache": TestStore(examples=30),
+    "cache": TestStore(options=lambda _folder, _name: {"max_size": "100000"}, examples=30),
     "sqlite": TestStore(
         options=lambda folder, name: {"url": f"sqlite:///{folder}/store.db", "table": name},
         foreign=lambda options: SqlForeignTable(options["url"], options["table"]),

@@ -1,0 +1,273 @@
+"""A cache in front of a table in a slower store: reads by key go through it, writes go through and clear the way.
+
+With `'cache.max_size'` or `'cache.ttl'` among its options a table of any kind is opened behind such a layer. `get`,
+`contains` and `lookup` are answered from the rows read last; what isn't there is read from the store, in one batch, and
+kept, keys that have no row included. Scans, conditions and lookups by other columns always go to the store.
+
+What we write ourselves leaves the cache before it is committed, so nobody reads a row of ours that is no more. What
+others write to the store is seen after `cache.ttl` at the latest (a minute unless the option says otherwise).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from velostream.errors import OptionError, UnsupportedError
+from velostream.model.change import CHANGE, ChangeBatch, Epoch, Mode, Write
+from velostream.model.expression import Expression
+from velostream.model.options import Option, Options, OptionType
+from velostream.tables.base import CompiledCondition, KeyValue, Row, Snapshot, Table, TableSpec, TableWrites
+from velostream.tables.cache.options import CacheLimits
+from velostream.tables.cache.recency import HitCounter, Recency
+from velostream.tables.lookups import POSITION, Wanted
+from velostream.tables.memory.conform import conform, stored_schema
+from velostream.tables.memory.keys import key_normaliser, key_values
+from velostream.tables.memory.rows import decoded_rows
+
+_PREFIX = "cache."
+LAYER_OPTIONS: tuple[Option, ...] = (
+    Option("cache.max_size", "rows kept in memory in front of the store", OptionType.INTEGER, default="10000"),
+    Option("cache.ttl", "after which time writes of others are seen for sure", OptionType.DURATION, default="1m"),
+)
+"""Options of a table of any kind; `open_table` takes them out before the kind sees the rest."""
+
+
+def open_table(table_class: type[Table], spec: TableSpec) -> Table:
+    """Open a table of a kind, behind a cache if the options ask for one."""
+    of_layer = {name: value for name, value in spec.options.items() if name.lower().startswith(_PREFIX)}
+    if not of_layer:
+        return table_class.open(spec)
+    limits = CacheLimits.of(Options(of_layer, LAYER_OPTIONS), prefix=_PREFIX)
+    if not spec.schema.key:
+        raise OptionError(
+            f'table "{spec.name}" has no key to cache its rows by',
+            hint="declare one: PRIMARY KEY after a column or select item, or WITH ('key' = 'a,b')",
+        )
+    rest = {name: value for name, value in spec.options.items() if name not in of_layer}
+    return CachedTable(table_class.open(replace(spec, options=rest)), limits)
+
+
+class CachedTable(Table):
+    """A table behind a cache. It can do what the table can, and keeps its promises."""
+
+    def __init__(self, behind: Table, limits: CacheLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        # One class stands before tables of all kinds: what it can do is what the table behind can.
+        self.kind = behind.kind  # type: ignore[misc]
+        self.options = behind.options  # type: ignore[misc]
+        self.capabilities = behind.capabilities  # type: ignore[misc]
+        self.name = behind.name
+        self.schema = behind.schema
+        self.behind = behind
+        self.rows = _KnownRows(limits, clock)
+        self.normalise_key = key_normaliser([self.schema.column(name).type for name in self.schema.key])
+
+    @classmethod
+    def open(cls, spec: TableSpec) -> CachedTable:
+        raise UnsupportedError(f'table "{spec.name}" is opened by its kind; use open_table')
+
+    @property
+    def version(self) -> int:
+        return self.behind.version
+
+    def commit(self, write: Write, epoch: Epoch | None = None) -> int:
+        with self.rows.changing(self._keys_of(write)):
+            return self.behind.commit(write, epoch)
+
+    @property
+    def commit_group(self) -> object:
+        return self.behind.commit_group
+
+    def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
+        behind: list[TableWrites] = []
+        with ExitStack() as changing:
+            for part in parts:
+                if isinstance(part.table, CachedTable):
+                    # Which rows a transaction of many writes changes isn't worth finding out.
+                    changing.enter_context(part.table.rows.changing(None))
+                    behind.append(replace(part, table=part.table.behind))
+                else:
+                    behind.append(part)
+            self.behind.commit_together(behind, epoch)
+
+    def follow(self) -> int:
+        return self.behind.follow()
+
+    def stamp(self) -> str | None:
+        return self.behind.stamp()
+
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """The newest version goes through the cache, an older one to the store."""
+        if version is not None:
+            return self.behind.snapshot(version)
+        generation = self.rows.generation
+        return _CachedSnapshot(self, self.behind.snapshot(), generation)
+
+    def changes(self, since: int, until: int | None = None) -> ChangeBatch:
+        return self.behind.changes(since, until)
+
+    def compile_condition(self, condition: Expression) -> CompiledCondition:
+        return self.behind.compile_condition(condition)
+
+    def create_index(self, columns: Sequence[str]) -> None:
+        self.behind.create_index(columns)
+
+    def drop_index(self, columns: Sequence[str]) -> None:
+        self.behind.drop_index(columns)
+
+    def stats(self) -> Mapping[str, Any]:
+        """The table's own figures, and `cache_rows`, `cache_hits`, `cache_misses` and `cache_hit_rate`."""
+        figures = {"rows": len(self.rows), **self.rows.hits.figures()}
+        return {**self.behind.stats(), **{f"cache_{name}": value for name, value in figures.items()}}
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        return self.behind.exclusive()
+
+    def drop(self) -> None:
+        self.behind.drop()
+
+    def close(self) -> None:
+        self.behind.close()
+
+    def _keys_of(self, write: Write) -> list[Hashable] | None:
+        """Whose rows a write may change; None: anybody's."""
+        if write.mode is Mode.REPLACE:
+            return None
+        rows = write.rows.drop_columns([CHANGE]) if CHANGE in write.rows.column_names else write.rows
+        keys = conform(rows, table=self.name, schema=self.schema, columns=self.schema.key, check_nulls=False)
+        return key_values(keys, self.schema.key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a version of the store has under a key."""
+
+    row: pa.Table | None
+    version: int
+
+
+class _KnownRows:
+    """The rows a layer knows, and which snapshots may use and add them.
+
+    A row that was read at a version is right for later ones as long as it is here: a commit of ours takes the rows of
+    its keys out before it begins. Nothing is added while it is under way, and nothing later by snapshots taken before
+    it has ended, well or not: what they read may be from before the commit.
+    """
+
+    def __init__(self, limits: CacheLimits, clock: Callable[[], float]) -> None:
+        self.hits = HitCounter()
+        self._recency: Recency[_Known] = Recency(max_size=limits.max_size, ttl=limits.ttl, clock=clock)
+        self._lock = threading.Lock()
+        self.generation = 0
+        """Moves with every commit that ends. A snapshot names the one it was taken in."""
+        self._committing = 0
+
+    def __len__(self) -> int:
+        return len(self._recency)
+
+    @contextmanager
+    def changing(self, keys: Sequence[Hashable] | None) -> Iterator[None]:
+        """Around a commit that may change the rows of these keys; None: of any."""
+        with self._lock:
+            self._committing += 1
+            if keys is None:
+                self._recency.clear()
+            else:
+                self._recency.remove(keys)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._committing -= 1
+                self.generation += 1
+
+    def find(self, key: Hashable, version: int) -> _Known | None:
+        known = self._recency.find(key)
+        return known if known is not None and known.version <= version else None
+
+    def add(self, rows: Mapping[Hashable, pa.Table | None], *, version: int, generation: int) -> None:
+        """What a snapshot of this version and generation has read from the store."""
+        with self._lock:
+            if self._committing or generation != self.generation:
+                return
+            self._recency.remove(rows)
+            self._recency.add((key, _Known(row, version)) for key, row in rows.items())
+            self._recency.evict()
+
+
+class _CachedSnapshot(Snapshot):
+    """The newest version of a table, its rows by key read through the cache."""
+
+    def __init__(self, table: CachedTable, behind: Snapshot, generation: int) -> None:
+        self.schema = table.schema
+        self.version = behind.version
+        self._table = table
+        self._rows = table.rows
+        self._behind = behind
+        self._generation = generation
+
+    def get(self, key: KeyValue) -> Row | None:
+        row = self._row(key)
+        return None if row is None else next(iter(decoded_rows(row.to_batches()[0])))
+
+    def contains(self, key: KeyValue) -> bool:
+        return self._row(key) is not None
+
+    def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        names = [self.schema.column(name).name for name in (self.schema.names if columns is None else columns)]
+        wanted = Wanted(keys, on=self.schema.key, schema=self.schema, table=self._table.name)
+        distinct = wanted.distinct
+        hashable = key_values(distinct, self.schema.key)
+        known = [self._rows.find(key, self.version) for key in hashable]
+        self._rows.hits.count(asked=len(known), found=sum(one is not None for one in known))
+        missing = [place for place, one in enumerate(known) if one is None]
+        found = [one.row for one in known if one is not None and one.row is not None]
+        if missing:
+            found.append(self._read(distinct.take(pa.array(missing)), [hashable[place] for place in missing]))
+        return wanted.answer(pa.concat_tables([stored_schema(self.schema).empty_table(), *found]), names)
+
+    def lookup_by(
+        self,
+        on: Sequence[str],
+        keys: pa.Array | pa.ChunkedArray | pa.Table,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        return self._behind.lookup_by(on, keys, columns)
+
+    def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        return self._behind.scan(condition, columns)
+
+    def count(self, condition: Expression | None = None) -> int:
+        return self._behind.count(condition)
+
+    def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
+        return self._behind.batches(size, offset)
+
+    def _row(self, key: KeyValue) -> pa.Table | None:
+        normalise = self._table.normalise_key
+        hashable = key if normalise is None else normalise(key)
+        known = self._rows.find(hashable, self.version)
+        self._rows.hits.count(asked=1, found=int(known is not None))
+        if known is not None:
+            return known.row
+        found = self._behind.get(key)
+        row = None if found is None else pa.Table.from_pylist([found.as_dict()], stored_schema(self.schema))
+        self._rows.add({hashable: row}, version=self.version, generation=self._generation)
+        return row
+
+    def _read(self, keys: pa.Table, hashable: Sequence[Hashable]) -> pa.Table:
+        """The rows of keys that aren't known yet, which they are from now on."""
+        given = keys if len(self.schema.key) > 1 else keys.column(0)
+        found = self._behind.lookup(given).drop_columns([POSITION]).cast(stored_schema(self.schema))
+        rows: dict[Hashable, pa.Table | None] = dict.fromkeys(hashable)
+        for place, key in enumerate(key_values(found, self.schema.key)):
+            # A copy: a slice would keep the whole batch in memory.
+            rows[key] = found.take([place])
+        self._rows.add(rows, version=self.version, generation=self._generation)
+        return found
