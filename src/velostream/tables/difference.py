@@ -99,7 +99,7 @@ class Differ:
 
     def _change_keyed(self, given: pa.Table, store: StoredRows) -> Difference:
         """The last change of a key says whether there is a row of it, and which."""
-        signs = _signs(given)
+        signs = self._signs(given)
         rows = conform(given.drop_columns([CHANGE]), table=self._name, schema=self._schema, check_nulls=False)
         last = sorted(_last_places(key_values(rows, self._schema.key)))
         touched = rows.take(pa.array(last, type=pa.int64()))
@@ -130,7 +130,7 @@ class Differ:
                 rows = self._conformed(write.rows)
                 return self._change_bag(rows, np.full(rows.num_rows, -1), store)
             case Mode.CHANGES:
-                signs = _signs(write.rows)
+                signs = self._signs(write.rows)
                 return self._change_bag(self._conformed(write.rows.drop_columns([CHANGE])), signs, store)
             case Mode.REPLACE:
                 wanted, present = self._scoped(write), store.all(write.scope)
@@ -193,6 +193,16 @@ class Differ:
                 rows = rows.append_column(column.name, pa.array([scope.value] * rows.num_rows, type=column.type))
         return self._conformed(rows)
 
+    def _signs(self, rows: pa.Table) -> Integers:
+        if CHANGE not in rows.column_names:
+            raise TableError(f'changes for table "{self._name}" lack the column "{CHANGE}"', code="missing-column")
+        column = rows.column(CHANGE)
+        usable = pa.types.is_signed_integer(column.type) and not column.null_count
+        signs: Integers = column.to_numpy().astype(np.int64) if usable else np.zeros(1, dtype=np.int64)
+        if not np.isin(signs, (1, -1)).all():
+            raise TableError(f'column "{CHANGE}" of table "{self._name}" takes 1 and -1 only', code="wrong-type")
+        return signs
+
     def _conformed(self, rows: pa.Table) -> pa.Table:
         return conform(rows, table=self._name, schema=self._schema, stored=self._stored)
 
@@ -204,11 +214,6 @@ class Differ:
 
     def _nothing(self) -> Present:
         return Present(self._stored.empty_table(), ())
-
-
-def _signs(rows: pa.Table) -> Integers:
-    signs: Integers = rows.column(CHANGE).to_numpy().astype(np.int64)
-    return signs
 
 
 def _last_places(keys: Sequence[Hashable]) -> list[int]:
