@@ -31,6 +31,8 @@ class TimeRules:
 
 ISO_IN_UTC = TimeRules()
 
+_ANY_INTEGER = pa.decimal128(20, 0)
+
 _ZONED = r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 _EXCESS_FRACTION = r"(\.\d{6})\d+"
 
@@ -87,6 +89,9 @@ def cast_column(values: pa.Array, type_: pa.DataType, *, times: TimeRules = ISO_
     if pa.types.is_floating(source) and pa.types.is_decimal(type_):
         # Through text: the shortest decimal of a float is what was written, its binary value is not.
         return values.cast(pa.string()).cast(type_)
+    if pa.types.is_integer(source) and pa.types.is_decimal(type_):
+        # Arrow asks for the digits of the integer's type, though the values may have fewer.
+        return values.cast(_ANY_INTEGER).cast(type_)
     if pa.types.is_timestamp(type_):
         return _cast_timestamp(values, type_, times.timezone)
     if pa.types.is_struct(type_) and pa.types.is_struct(source):

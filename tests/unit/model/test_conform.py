@@ -26,6 +26,9 @@ def test_columns_are_found_by_name_and_the_rest_is_null():
     [
         (pa.array(["1", " 2 ", "x", None]), "BIGINT", [1, 2, None], [2]),
         (pa.array(["1.5", "1.555"]), "DECIMAL(10,2)", [Decimal("1.50")], [1]),
+        (pa.array([1, None, 100_000_000, -7]), "DECIMAL(10,2)", [Decimal("1.00"), None, Decimal("-7.00")], [2]),
+        (pa.array([2**63 - 1]), "DECIMAL(38,10)", [Decimal("9223372036854775807.0000000000")], []),
+        (pa.array([[1], [None]]), "ARRAY<DECIMAL(3,2)>", [[Decimal("1.00")], [None]], []),
         (pa.array([0.1, 1.005]), "DECIMAL(10,2)", [Decimal("0.10")], [1]),
         (pa.array([1, 2**40]), "INT", [1], [1]),
         (pa.array([Decimal("1.50"), Decimal("1.25")]), "DECIMAL(10,1)", [Decimal("1.5")], [1]),
