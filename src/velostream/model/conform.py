@@ -98,6 +98,10 @@ def cast_column(values: pa.Array, type_: pa.DataType, *, times: TimeRules = ISO_
         return _cast_struct(values, type_, times)
     if pa.types.is_list(type_) and (pa.types.is_list(source) or pa.types.is_large_list(source)):
         return _cast_list(values, type_, times)
+    if pa.types.is_map(type_) and pa.types.is_map(source):
+        return _cast_map(values, type_, times)
+    if pa.types.is_map(type_) and pa.types.is_struct(source):
+        return _map_of_fields(values, type_, times)
     if pa.types.is_string(type_) and pa.types.is_nested(source):
         raise pa.ArrowInvalid("a nested value is no text")
     return values.cast(type_)
@@ -205,6 +209,31 @@ def _cast_list(values: pa.ListArray, type_: pa.ListType, times: TimeRules) -> pa
     # The offsets of a slice still count from the whole array, so they are built anew.
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), inner, type_, mask=values.is_null())
+
+
+def _cast_map(values: pa.MapArray, type_: pa.MapType, times: TimeRules) -> pa.Array:
+    offsets = values.offsets.to_numpy()
+    first, length = offsets[0], offsets[-1] - offsets[0]
+    keys = cast_column(values.keys.slice(first, length), type_.key_type, times=times)
+    items = cast_column(values.items.slice(first, length), type_.item_type, times=times)
+    return pa.MapArray.from_arrays(pa.array(offsets - first), keys, items, type_, mask=values.is_null())
+
+
+def _map_of_fields(values: pa.StructArray, type_: pa.MapType, times: TimeRules) -> pa.Array:
+    """Python's dicts arrive as structs, of all the names that any of them has: a NULL field is no entry."""
+    names = [field.name for field in values.type]
+    if not names:
+        offsets = pa.array(np.zeros(len(values) + 1, dtype=np.int32))
+        return pa.MapArray.from_arrays(
+            offsets, pa.array([], type_.key_type), pa.array([], type_.item_type), type_, mask=values.is_null()
+        )
+    fields = [cast_column(child, type_.item_type, times=times) for child in values.flatten()]
+    there = np.stack([field.is_valid().to_numpy(zero_copy_only=False) for field in fields], axis=1)
+    rows, numbers = np.nonzero(there)
+    items = pa.concat_arrays(fields).take(pa.array(numbers * len(values) + rows))
+    keys = cast_column(pa.array(names), type_.key_type, times=times).take(pa.array(numbers))
+    offsets = np.concatenate(([0], np.cumsum(there.sum(axis=1)))).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type_, mask=values.is_null())
 
 
 def _shown(value: Any) -> str:
