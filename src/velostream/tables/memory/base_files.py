@@ -146,7 +146,8 @@ def _parse(path: Path) -> Base:
 def _kept_batches(contents: Contents, *, sequence: int, floor: int) -> Iterator[pa.RecordBatch]:
     chunks = contents.chunks
     schema = _file_schema(chunks.schema)
-    for start, batch in zip(chunks.starts, chunks.batches, strict=False):
+    for index, start in enumerate(chunks.starts[:-1]):
+        batch = chunks.unpacked(index)
         removed = contents.removed[start : start + batch.num_rows].copy()
         kept = np.flatnonzero(removed > floor)
         if not len(kept):

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.packing import pack, unpack
 from velostream.tables.memory.reader import Reader, reader_of
 
 _FAN_OUT_BITS = 3
 _FAN_OUT = 1 << _FAN_OUT_BITS
 _LARGEST_MERGED_ROWS = 1 << 20
-_LARGEST_MERGED_BYTES = 1 << 29
 _HARMLESS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkPolicy:
+    """What becomes of chunks as they pile up."""
+
+    pack_rows: int | None = None
+    """Chunks of that many rows, and all before them, are packed."""
+    largest_bytes: int = 1 << 29
+    """No larger chunk is made by merging."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunks:
-    """Record batches one after another; row `p` is the `p`-th of them all. Immutable: a reader keeps what it took."""
+    """Record batches one after another; row `p` is the `p`-th of them all. Immutable: a reader keeps what it took.
+
+    The first of them are sealed: they are never merged again, and may be packed. The first of these may be mapped from
+    files.
+    """
 
     schema: pa.Schema
+    policy: ChunkPolicy = ChunkPolicy()
     batches: tuple[pa.RecordBatch, ...] = ()
+    """As they are stored: packed or not."""
     starts: tuple[int, ...] = (0,)
     """Position of each batch's first row, and the number of all rows at the end."""
+    sealed: int = 0
+    mapped: int = 0
     _readers: dict[int, Sequence[Reader]] = field(default_factory=dict, compare=False, repr=False)
     """For each batch that somebody has read single values of: what reads its columns."""
 
@@ -37,45 +55,65 @@ class Chunks:
 
     @property
     def nbytes(self) -> int:
-        return sum(batch.nbytes for batch in self.batches)
+        """Bytes held in memory: what is mapped from files isn't."""
+        return sum(batch.nbytes for batch in self.batches[self.mapped :])
 
     def appended(self, rows: pa.Table) -> Chunks:
         """With further rows at the end; small chunks are merged so that there are never more than a few dozen."""
-        batches = list(self.batches)
+        batches = list(self.batches[self.sealed :])
         for batch in rows.combine_chunks().to_batches():
             if batch.num_rows:
-                batches.append(_compact(batch))
-                _merge_tail(batches)
-        starts = [0]
-        for batch in batches:
-            starts.append(starts[-1] + batch.num_rows)
-        same = sum(1 for one, other in zip(self.batches, batches, strict=False) if one is other)
-        readers = {index: readers for index, readers in self._readers.copy().items() if index < same}
-        return Chunks(self.schema, tuple(batches), tuple(starts), readers)
+                batches.append(_without_surplus(batch))
+                _merge_tail(batches, self.policy)
+        kept = self.batches[: self.sealed]
+        sealed = self.sealed
+        if self.policy.pack_rows is not None:
+            large = [index for index, batch in enumerate(batches) if batch.num_rows >= self.policy.pack_rows]
+            if large:
+                packed = [pack(batch) for batch in batches[: large[-1] + 1]]
+                batches[: len(packed)] = packed
+                sealed += len(packed)
+        return self._with_batches((*kept, *batches), sealed=sealed)
+
+    def with_mapped(self, count: int, spill: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Chunks:
+        """With `count` more of the first batches mapped from files, which `spill` writes."""
+        batches = list(self.batches)
+        mapped = self.mapped + count
+        for index in range(self.mapped, mapped):
+            batches[index] = spill(batches[index])
+        return replace(self._with_batches(tuple(batches), sealed=max(self.sealed, mapped)), mapped=mapped)
+
+    def unpacked(self, index: int) -> pa.RecordBatch:
+        """A batch with the columns of the schema."""
+        return unpack(self.batches[index], self.schema)
 
     def readers_of(self, position: int) -> tuple[Sequence[Reader], int]:
         """What reads the columns of the batch that holds a position, and the row in them."""
         index = bisect_right(self.starts, position) - 1
         readers = self._readers.get(index)
         if readers is None:
-            readers = self._readers[index] = [reader_of(column) for column in self.batches[index].columns]
+            columns = zip(self.batches[index].columns, self.schema.types, strict=True)
+            readers = self._readers[index] = [reader_of(column, type_) for column, type_ in columns]
         return readers, position - self.starts[index]
 
-    def values_at(self, position: int) -> tuple[Any, ...]:
-        """All values of a row, as Python has them."""
+    def values_at(self, position: int, places: Sequence[int] | None = None) -> tuple[Any, ...]:
+        """The values of a row (in the columns at these places), as Python has them."""
         readers, row = self.readers_of(position)
+        if places is not None:
+            return tuple([readers[place](row) for place in places])
         return tuple([read(row) for read in readers])
 
-    def locate(self, position: int) -> tuple[pa.RecordBatch, int]:
-        """The batch that holds a position, and the row in it."""
-        index = bisect_right(self.starts, position) - 1
-        return self.batches[index], position - self.starts[index]
-
     def head(self, length: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """The first `length` rows without copying them."""
+        """The first `length` rows without copying them, unless they are packed."""
+        return self.slice(0, length, columns)
+
+    def slice(self, start: int, end: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows from one position to another without copying them, unless they are packed."""
         schema = self._projected(columns)
-        table = pa.Table.from_batches([self._select(batch, columns) for batch in self.batches], schema)
-        return table if table.num_rows == length else table.slice(0, length)
+        first, last = bisect_right(self.starts, start) - 1, bisect_left(self.starts, end)
+        pieces = [unpack(_select(batch, columns), schema) for batch in self.batches[first:last]]
+        whole = pa.Table.from_batches(pieces, schema)
+        return whole if whole.num_rows == end - start else whole.slice(start - self.starts[first], end - start)
 
     def take(self, positions: Integers, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at positions, in their order. Costs what is taken, not what the chunks hold."""
@@ -83,10 +121,11 @@ class Chunks:
         if not len(positions):
             return schema.empty_table()
         if len(positions) == 1:
-            batch, row = self.locate(int(positions[0]))
-            return _table(self._select(batch, columns).slice(row, 1), schema)
+            index = bisect_right(self.starts, int(positions[0])) - 1
+            row = _select(self.batches[index], columns).slice(int(positions[0]) - self.starts[index], 1)
+            return _table(row, schema)
         if len(self.batches) == 1:
-            return _table(self._select(self.batches[0], columns).take(pa.array(positions)), schema)
+            return self._take_from(0, positions, columns, schema)
         chunk_of = np.searchsorted(np.asarray(self.starts[1:]), positions, side="right")
         if chunk_of[0] == chunk_of[-1] and (chunk_of == chunk_of[0]).all():
             return self._take_from(int(chunk_of[0]), positions, columns, schema)
@@ -110,32 +149,44 @@ class Chunks:
 
     def filtered(self, keep: Integers) -> Chunks:
         """Only the rows at the given ascending positions, renumbered from 0."""
-        return Chunks(self.schema).appended(self.take(keep))
+        return Chunks(self.schema, self.policy).appended(self.take(keep))
+
+    def _with_batches(self, batches: tuple[pa.RecordBatch, ...], *, sealed: int) -> Chunks:
+        starts = [0]
+        for batch in batches:
+            starts.append(starts[-1] + batch.num_rows)
+        known = self._readers.copy()
+        readers = {
+            index: known[index]
+            for index, (one, other) in enumerate(zip(self.batches, batches, strict=False))
+            if one is other and index in known
+        }
+        return Chunks(self.schema, self.policy, batches, tuple(starts), sealed, self.mapped, readers)
 
     def _take_from(self, chunk: int, positions: Integers, columns: Sequence[str] | None, schema: pa.Schema) -> pa.Table:
-        batch = self._select(self.batches[chunk], columns)
+        batch = _select(self.batches[chunk], columns)
         return _table(batch.take(pa.array(positions - self.starts[chunk])), schema)
 
     def _projected(self, columns: Sequence[str] | None) -> pa.Schema:
         return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
 
-    @staticmethod
-    def _select(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
-        return batch if columns is None else batch.select(list(columns))
+
+def _select(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
+    return batch if columns is None else batch.select(list(columns))
 
 
 def _table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([batch], schema)
+    return pa.Table.from_batches([unpack(batch, schema)], schema)
 
 
-def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_surplus(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch without what it merely holds on to: a slice keeps all of the memory it was cut from."""
     if batch.get_total_buffer_size() <= 2 * batch.nbytes + _HARMLESS_BYTES:
         return batch
     return batch.take(pa.array(range(batch.num_rows), type=pa.int64()))
 
 
-def _merge_tail(batches: list[pa.RecordBatch]) -> None:
+def _merge_tail(batches: list[pa.RecordBatch], policy: ChunkPolicy) -> None:
     """Merge the last chunks once enough of a size have piled up; a row is copied O(log n) times in its life."""
     while True:
         tier = _tier(batches[-1])
@@ -146,7 +197,7 @@ def _merge_tail(batches: list[pa.RecordBatch]) -> None:
                 break
             run += 1
             rows += batch.num_rows
-        if run < _FAN_OUT or sum(batch.nbytes for batch in batches[-run:]) > _LARGEST_MERGED_BYTES:
+        if run < _FAN_OUT or sum(batch.nbytes for batch in batches[-run:]) > policy.largest_bytes:
             return
         batches[-run:] = [pa.concat_batches(batches[-run:])]
 

@@ -10,18 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 
-from velostream.tables.memory.chunks import Chunks
+from velostream.tables.memory.chunks import ChunkPolicy, Chunks
 from velostream.tables.memory.compare import row_hashes
 from velostream.tables.memory.growable import GrowableIntegers, Integers
-from velostream.tables.memory.index import KeyIndex, PositionIndex
+from velostream.tables.memory.hashed import HashedKeys, key_hasher
+from velostream.tables.memory.index import KeyDictionary, KeyHashes, PositionIndex
 from velostream.tables.memory.journal import ALIVE, Journal, RowIds
-from velostream.tables.memory.keys import key_normaliser, key_values
+from velostream.tables.memory.keys import as_array, key_normaliser, key_values
 from velostream.tables.memory.tail import MOST_ROWS, TailedChunks, Values
+
+_ORDINARY = ChunkPolicy()
+_WORTH_HASHING = 256
+"""Fewer keys are looked up one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +78,29 @@ class Generation:
     `floor` is the oldest sequence number that can be read: rows removed at or before it may be gone.
     """
 
-    def __init__(self, schema: pa.Schema, key: Sequence[str], *, floor: int = 0, version: int = 0) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        key: Sequence[str],
+        *,
+        floor: int = 0,
+        version: int = 0,
+        policy: ChunkPolicy = _ORDINARY,
+        hashed_keys: bool = False,
+    ) -> None:
         self.schema = schema
         self.key = tuple(key)
         self.floor = floor
-        self.stored = TailedChunks(Chunks(schema))
+        self.hashed_keys = hashed_keys
+        """Whether the memory a key takes counts more than the speed of finding it."""
+        self.stored = TailedChunks(Chunks(schema, policy))
         self.removed = GrowableIntegers()
         self.ids = RowIds()
         self.journal = Journal(version=version)
-        self.keys: KeyIndex | None = KeyIndex() if key else None
+        self.keys = self._key_index() if key else None
         self.secondary: dict[tuple[str, ...], PositionIndex] = {}
+        self._key_places = [schema.get_field_index(name) for name in key]
+        self._key_of = _picker(pa.schema([schema.field(name) for name in key]), self.key)
         self._values_of: dict[tuple[str, ...], Callable[[Values], Hashable]] = {}
         self.content: PositionIndex | None = None
         """Row hash to positions; made when rows of a bag are first removed by value."""
@@ -102,13 +121,15 @@ class Generation:
         removals: Sequence[tuple[int, Integers]],
         floor: int,
         floor_version: int,
+        policy: ChunkPolicy = _ORDINARY,
+        hashed_keys: bool = False,
     ) -> Generation:
         """A generation out of all its rows and the numbers of their commits, in one go.
 
         `added` and `removed` are numbers for each row, `renumbered` and `next_id` as in `RowIds`; `removals` are
         further rows removed, by id, with the number of the commit that did.
         """
-        generation = cls(schema, key, floor=floor, version=floor_version)
+        generation = cls(schema, key, floor=floor, version=floor_version, policy=policy, hashed_keys=hashed_keys)
         in_order = len(renumbered) == next_id and (not next_id or int(renumbered[-1]) == next_id - 1)
         generation.ids = RowIds() if in_order else RowIds(renumbered, next_id=next_id)
         if removals:
@@ -122,8 +143,10 @@ class Generation:
         if rows:
             whole = pa.Table.from_batches(rows, schema)
             generation.stored = TailedChunks(generation.chunks.appended(whole))
-            if generation.keys is not None:
+            if isinstance(generation.keys, KeyDictionary):
                 generation.keys.add_history(key_values(whole, generation.key), 0)
+            elif generation.keys is not None:
+                generation.keys.cover(generation.chunks)
         return generation
 
     def apply(self, sequence: int, delta: Delta) -> None:
@@ -141,7 +164,8 @@ class Generation:
         if not count:
             return
         if self.keys is not None:
-            self.keys.add(key_values(delta.rows, self.key) if delta.keys is None else delta.keys, start)
+            keys = key_values(delta.rows, self.key) if delta.keys is None else delta.keys
+            self.keys.add(keys, start, self.stored.chunks)
         for columns, index in self.secondary.items():
             index.add(key_values(delta.rows, columns), start)
         if self.content is not None:
@@ -166,6 +190,21 @@ class Generation:
             index.add(map(value_of, delta.rows), start)
         if len(stored.rows) >= MOST_ROWS:
             self.stored = TailedChunks(stored.columnar())
+            if isinstance(self.keys, KeyHashes) and self.keys.wants_cover:
+                self.keys.cover(self.stored.chunks)
+
+    def _key_index(self) -> KeyDictionary | KeyHashes:
+        hashed = HashedKeys(self.key) if HashedKeys.serves(self.schema, self.key) else None
+        if hashed is None or not self.hashed_keys:
+            return KeyDictionary(hashed)
+        hash_key = key_hasher([self.schema.field(name).type for name in self.key])
+        return KeyHashes(hashed, hash_key, self._key_at)
+
+    def _key_at(self, position: int) -> Hashable:
+        stored = self.stored
+        if position >= stored.start:
+            return self.values_of(self.key)(stored.rows[position - stored.start])
+        return self._key_of(stored.chunks.values_at(position, self._key_places))
 
     def values_of(self, columns: tuple[str, ...]) -> Callable[[Values], Hashable]:
         """From the values of a row to what an index on these columns has them under."""
@@ -194,6 +233,27 @@ class Generation:
             self.journal.sequences.values(),
             self.journal.row_ends.values(),
         )
+
+    def positions_of_keys(self, keys: Sequence[Hashable], rows: pa.Table) -> Integers:
+        """Where the newest row of each key is, if it is still there, and else -1. Call it as the writer.
+
+        The rows are those the keys were taken of.
+        """
+        if self.keys is None:
+            return np.full(len(keys), -1)
+        if isinstance(self.keys, KeyHashes) and len(keys) >= _WORTH_HASHING:
+            self.keys.cover(self.chunks)
+            arrays = [as_array(rows.column(name)) for name in self.key]
+            alive = self.removed.values() == ALIVE
+            pairs = self.keys.hashed.find(arrays, self.chunks, lambda found: alive[found])
+            positions = np.full(len(keys), -1)
+            positions[pairs.rows] = pairs.positions
+            return positions
+        positions = np.fromiter(map(self.keys.find, keys, repeat(-1)), dtype=np.int64, count=len(keys))
+        known = np.flatnonzero(positions >= 0)
+        gone = self.removed.array[positions[known]] != ALIVE
+        positions[known[gone]] = -1
+        return positions
 
     def alive_positions(self) -> Integers:
         """Positions of the rows of the newest commit, published or not."""
@@ -228,21 +288,33 @@ class Generation:
         kept = np.flatnonzero(keep_mask)
         before = np.concatenate(([0], np.cumsum(keep_mask)))
         new_position = np.where(keep_mask, before[:-1], -1)
-        fresh = Generation(self.schema, self.key, floor=floor, version=self.journal.version_at(floor))
+        fresh = Generation(
+            self.schema,
+            self.key,
+            floor=floor,
+            version=self.journal.version_at(floor),
+            policy=self.stored.chunks.policy,
+            hashed_keys=self.hashed_keys,
+        )
         fresh.stored = TailedChunks(self.chunks.filtered(kept))
         fresh.removed = GrowableIntegers(self.removed.values()[kept])
         fresh.ids = RowIds(self.ids.of_positions(kept), next_id=self.ids.next_id(self.length))
         fresh.length = len(kept)
         fresh.alive = self.alive
         fresh.journal = self.journal.after(floor, rows_before=before, new_position=new_position)
-        if self.keys is not None:
-            fresh.keys = self.keys.renumbered(new_position)
+        if isinstance(self.keys, KeyDictionary):
+            hashed = None if self.keys.hashed is None else HashedKeys(self.key)
+            fresh.keys = self.keys.renumbered(new_position, hashed)
+        elif isinstance(fresh.keys, KeyHashes):
+            fresh.keys.cover(fresh.stored.chunks)
         for columns in self.secondary:
             fresh.index_on(columns)
         return fresh
 
 
 def _picker(schema: pa.Schema, columns: tuple[str, ...]) -> Callable[[Values], Hashable]:
+    if not columns:
+        return lambda _: None
     pick = itemgetter(*(schema.get_field_index(name) for name in columns))
     normalise = key_normaliser([schema.field(name).type for name in columns])
     return pick if normalise is None else lambda values: normalise(pick(values))

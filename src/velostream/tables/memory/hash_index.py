@@ -6,6 +6,7 @@ takes one or two steps however many there are. Everything is done for a whole ba
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,27 @@ class HashIndex:
 
     def with_more(self, hashes: Hashes, positions: npt.NDArray[Any]) -> HashIndex:
         """The index of these positions too, which are all above those it has."""
-        mine = np.repeat(self.distinct, np.diff(self.starts))
-        return HashIndex.of(np.concatenate([mine, hashes]), np.concatenate([self.positions, positions]))
+        return HashIndex.of(np.concatenate([self.hashes(), hashes]), np.concatenate([self.positions, positions]))
+
+    def hashes(self) -> Hashes:
+        """The hash of each of `positions`."""
+        return np.repeat(self.distinct, np.diff(self.starts))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in self.__dataclass_fields__)
+
+    def positions_of(self, hash_: int) -> list[int]:
+        """Positions that have one hash, ascending."""
+        # A memoryview gives single numbers several times faster than NumPy does.
+        numbers: Callable[[Any], memoryview[int]] = memoryview
+        directory, distinct, starts = numbers(self.directory), numbers(self.distinct), numbers(self.starts)
+        bucket = hash_ >> (65 - len(directory).bit_length())
+        for place in range(directory[bucket], directory[bucket + 1]):
+            if distinct[place] == hash_:
+                found: list[int] = self.positions[starts[place] : starts[place + 1]].tolist()
+                return found
+        return []
 
     def find(self, hashes: Hashes, *, most: int | None = None) -> Pairs:
         """Positions that have these hashes; `TooManyPairsError` when there are more than `most`."""

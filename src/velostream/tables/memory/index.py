@@ -6,25 +6,75 @@ and an older snapshot finds what it saw.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import repeat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from sys import getsizeof
 
 import numpy as np
 
+from velostream.tables.memory.chunks import Chunks
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.hashed import HashedKeys
+
+_FEWEST_HASHED = 4096
+"""Fewer new keys than that go to a dictionary first."""
+_MOST_RECENT = 16384
+_NO_LIMIT = 1 << 62
+_SAMPLE = 1000
+_BYTES_OF_INT = 32
+_BYTES_OF_RECENT = 200
 
 
-class KeyIndex:
-    """The primary key: key to its newest row, and from a row to the one that had its key before."""
+class KeyIndex(ABC):
+    """The primary key: key to its newest row, and from a row to the one that had its key before.
 
-    __slots__ = ("newest", "previous")
+    Written by one thread at a time, read by any.
+    """
 
-    def __init__(self) -> None:
+    hashed: HashedKeys | None
+    """The rows by the hash of their key, for batches; None for keys that Arrow can't compare."""
+
+    @property
+    @abstractmethod
+    def find(self) -> Callable[[Hashable, int], int]:
+        """From a key to its newest row, alive or not, or to the second argument; like `dict.get`."""
+
+    @abstractmethod
+    def older(self, position: int) -> int:
+        """The row that had the key of a row before it; -1 if there is none."""
+
+    @abstractmethod
+    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
+        """Rows with these keys now stand at `start` and after, in these chunks; a key may not come twice."""
+
+    @abstractmethod
+    def add_few(self, keys: Sequence[Hashable], start: int) -> None:
+        """Like `add` for a handful of keys, of rows that may be in no chunk yet."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """About how many bytes it takes."""
+
+
+class KeyDictionary(KeyIndex):
+    """The fastest to ask for single keys: every key in a dictionary."""
+
+    def __init__(self, hashed: HashedKeys | None) -> None:
         self.newest: dict[Hashable, int] = {}
         self.previous: dict[int, int] = {}
+        self.hashed = hashed
 
-    def add(self, keys: Sequence[Hashable], start: int) -> None:
-        """Rows with these keys now stand at `start` and after; a key may not come twice."""
+    @property
+    def find(self) -> Callable[[Hashable, int], int]:
+        return self.newest.get
+
+    def older(self, position: int) -> int:
+        return self.previous.get(position, -1)
+
+    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
         newest = self.newest
         if newest:
             for position, older in enumerate(map(newest.get, keys), start):
@@ -32,8 +82,7 @@ class KeyIndex:
                     self.previous[position] = older
         newest.update(zip(keys, range(start, start + len(keys)), strict=True))
 
-    def add_few(self, keys: Iterable[Hashable], start: int) -> None:
-        """Like `add` for a handful of keys."""
+    def add_few(self, keys: Sequence[Hashable], start: int) -> None:
         newest = self.newest
         for position, key in enumerate(keys, start):
             older = newest.get(key)
@@ -55,19 +104,102 @@ class KeyIndex:
                 previous[position] = older
             newest[key] = position
 
-    def positions(self, keys: Sequence[Hashable]) -> Integers:
-        """The newest row of each key, alive or not; -1 where there never was one."""
-        return np.fromiter(map(self.newest.get, keys, repeat(-1)), dtype=np.int64, count=len(keys))
+    @property
+    def nbytes(self) -> int:
+        sampled = list(islice(self.newest, _SAMPLE))
+        of_keys = sum(map(getsizeof, sampled)) / len(sampled) if sampled else 0
+        of_hashes = 0 if self.hashed is None else self.hashed.nbytes
+        return int(
+            getsizeof(self.newest)
+            + getsizeof(self.previous)
+            + len(self.newest) * (of_keys + _BYTES_OF_INT)
+            + 2 * len(self.previous) * _BYTES_OF_INT
+            + of_hashes
+        )
 
-    def renumbered(self, new_position: Integers) -> KeyIndex:
+    def renumbered(self, new_position: Integers, hashed: HashedKeys | None) -> KeyDictionary:
         """The index over the rows kept, at their new positions (`new_position` is -1 for the others)."""
-        renumbered = KeyIndex()
+        renumbered = KeyDictionary(hashed)
         moved = new_position.tolist()
         renumbered.newest = {key: moved[old] for key, old in self.newest.items() if moved[old] >= 0}
         if self.previous:
             moves = ((moved[row], moved[older]) for row, older in self.previous.items())
             renumbered.previous = {row: older for row, older in moves if row >= 0 and older >= 0}
         return renumbered
+
+
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """Keys of rows that came since the hashed ones."""
+
+    newest: dict[Hashable, int] = field(default_factory=dict)
+    previous: dict[int, int] = field(default_factory=dict)
+
+
+class KeyHashes(KeyIndex):
+    """The smallest: keys by their hashes, and a dictionary of those that came last.
+
+    A key found by its hash is compared with the row's own, which `key_at` gives.
+    """
+
+    def __init__(
+        self, hashed: HashedKeys, hash_key: Callable[[Hashable], int | None], key_at: Callable[[int], Hashable]
+    ) -> None:
+        self.hashed: HashedKeys = hashed
+        self._hash_key = hash_key
+        self._key_at = key_at
+        self._recent = _Recent()
+
+    @property
+    def find(self) -> Callable[[Hashable, int], int]:
+        return self._find
+
+    def _find(self, key: Hashable, default: int) -> int:
+        position = self._recent.newest.get(key)
+        return self._hashed(key, _NO_LIMIT, default) if position is None else position
+
+    def older(self, position: int) -> int:
+        previous = self._recent.previous.get(position)
+        return self._hashed(self._key_at(position), position, -1) if previous is None else previous
+
+    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
+        if len(keys) < _FEWEST_HASHED:
+            self.add_few(keys, start)
+        if len(keys) >= _FEWEST_HASHED or len(self._recent.newest) >= _MOST_RECENT:
+            self.cover(chunks)
+
+    def add_few(self, keys: Sequence[Hashable], start: int) -> None:
+        newest, previous = self._recent.newest, self._recent.previous
+        for position, key in enumerate(keys, start):
+            older = newest.get(key)
+            if older is not None:
+                previous[position] = older
+            newest[key] = position
+
+    @property
+    def wants_cover(self) -> bool:
+        """Whether so many rows have come one by one that `cover` is worth it."""
+        return len(self._recent.newest) >= _MOST_RECENT
+
+    def cover(self, chunks: Chunks) -> None:
+        """Hash the keys of all rows."""
+        self.hashed.grow(chunks, chunks.length)
+        self._recent = _Recent()
+
+    @property
+    def nbytes(self) -> int:
+        recent = len(self._recent.newest) + len(self._recent.previous)
+        return self.hashed.nbytes + recent * _BYTES_OF_RECENT
+
+    def _hashed(self, key: Hashable, below: int, default: int) -> int:
+        hash_ = self._hash_key(key)
+        if hash_ is not None:
+            for position in self.hashed.candidates(hash_, below):
+                found = self._key_at(position)
+                # The one NaN equals itself only as an object.
+                if found is key or found == key:
+                    return position
+        return default
 
 
 class PositionIndex:

@@ -25,7 +25,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 _NULL = np.uint64(0x5851F42D4C957F2D)
+NULL_HASH = int(_NULL)
 _WORD = 8
+_WORD_MASK = (1 << 64) - 1
 _LONGEST_VECTORISED = 256
 """Longer texts are hashed one by one: the vectorised way takes a round per word of the longest."""
 
@@ -42,6 +44,27 @@ def hash_rows(columns: Sequence[Column]) -> Hashes:
             start += len(chunk)
         _mix(hashes)
     return hashes
+
+
+def mixed(number: int) -> int:
+    """What hashing makes of one word, for a single value."""
+    number &= _WORD_MASK
+    number ^= number >> 32
+    number = number * int(_MULTIPLIER) & _WORD_MASK
+    number ^= number >> 32
+    number = number * int(_MULTIPLIER) & _WORD_MASK
+    return number ^ number >> 32
+
+
+def text_hash(text: bytes) -> int:
+    """The hash of a single text or binary value, as it is in a column."""
+    length = len(text)
+    if length > _LONGEST_VECTORISED:
+        return int.from_bytes(hashlib.blake2b(text, digest_size=_WORD).digest(), "little")
+    hashed = length * int(_GOLDEN) & _WORD_MASK
+    for start in range(0, length, _WORD):
+        hashed = mixed(hashed + int.from_bytes(text[start : start + _WORD], "little"))
+    return hashed
 
 
 def rows_match(left: Sequence[Column], right: Sequence[Column]) -> Mask:

@@ -96,8 +96,8 @@ class PointWriter:
         return RowDelta(removed=removed) if removed else None
 
     def _alive(self, keys: KeyIndex, key: Hashable) -> int | None:
-        position = keys.newest.get(key)
-        return position if position is not None and self.generation.removed.view[position] == ALIVE else None
+        position = keys.find(key, -1)
+        return position if position >= 0 and self.generation.removed.view[position] == ALIVE else None
 
     def _values_at(self, position: int) -> Values:
         stored = self.generation.stored

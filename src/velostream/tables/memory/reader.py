@@ -24,9 +24,13 @@ _EXACT = Context(prec=40)
 _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
-def reader_of(array: pa.Array) -> Reader:
-    """What reads single values of an array; keeps the array's memory alive."""
+def reader_of(array: pa.Array, type_: pa.DataType) -> Reader:
+    """What reads single values of an array, packed or not, as those of a type; keeps the array's memory alive."""
+    if pa.types.is_dictionary(array.type):
+        return _through_dictionary(array)
     read = _valid_reader(array)
+    if read is not None and pa.types.is_decimal(type_) and pa.types.is_integer(array.type):
+        read = _scaled(read, type_.scale)
     if read is None:
         decode = decoder_of(array.type)
         return lambda row: decode(array[row])
@@ -40,6 +44,22 @@ def reader_of(array: pa.Array) -> Reader:
         return present(row) if bits[place >> 3] >> (place & 7) & 1 else None
 
     return read_unless_null
+
+
+def _through_dictionary(array: pa.Array) -> Reader:
+    number_at = reader_of(array.indices, array.indices.type)
+    value_of = reader_of(array.dictionary, array.dictionary.type)
+
+    def read(row: int) -> Any:
+        number = number_at(row)
+        return None if number is None else value_of(number)
+
+    return read
+
+
+def _scaled(read: Reader, scale: int) -> Reader:
+    unit, multiply = Decimal(1).scaleb(-scale), _EXACT.multiply
+    return lambda row: multiply(Decimal(read(row)), unit)
 
 
 def _valid_reader(array: pa.Array) -> Reader | None:

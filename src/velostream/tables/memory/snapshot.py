@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from velostream.tables.memory.compare import match_rows
 from velostream.tables.memory.conform import cast_exactly, fits
 from velostream.tables.memory.generation import Generation
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.index import PositionIndex
+from velostream.tables.memory.index import KeyIndex, PositionIndex
 from velostream.tables.memory.keys import as_array, hashable_values, key_normaliser
 from velostream.tables.memory.rows import DecodedRow, FoundRows, MemoryRow, decoded_rows
 from velostream.tables.memory.values import python_values
@@ -32,6 +33,8 @@ POSITION = "_position"
 """First column of a lookup's result: which of the given keys a row answers."""
 
 _ROWS_DECODED_AT_ONCE = 4096
+_WORTH_HASHING = 64
+"""Fewer keys are looked up one by one."""
 _FEW = 256
 """Up to that many rows are gone through one by one faster than by NumPy."""
 
@@ -83,11 +86,17 @@ class MemorySnapshot(Snapshot):
     def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         if self._keys is None:
             raise TableError.without_key(self._table.name)
-        values, usable = self._lookup_values(keys, self.schema.key)
-        positions = self._keys.positions(values)
+        arrays, usable = self._lookup_arrays(keys, self.schema.key)
+        exact = self._exact(arrays, self.schema.key)
+        if exact is not None and self._keys.hashed is not None and len(exact[0]) >= _WORTH_HASHING:
+            self._keys.hashed.grow(self._chunks, self._length)
+            pairs = self._keys.hashed.find(exact, self._chunks, self._visible_of)
+            positions = np.full(len(exact[0]), -1)
+            positions[pairs.rows] = pairs.positions
+        else:
+            positions = self._positions(self._keys, self._hashable(arrays, self.schema.key))
         if usable is not None:
             positions[~usable] = -1
-        self._follow(positions)
         found = np.flatnonzero(positions >= 0)
         return self._answer(positions[found], found, columns)
 
@@ -102,8 +111,8 @@ class MemorySnapshot(Snapshot):
         if names == self.schema.key:
             return self.lookup(keys, columns)
         index = self._table.index_of(self._generation, names)
-        values, usable = self._lookup_values(keys, names)
-        positions, answered = index.find_all(values)
+        arrays, usable = self._lookup_arrays(keys, names)
+        positions, answered = index.find_all(self._hashable(arrays, names))
         visible = self._visible_of(positions)
         if usable is not None:
             visible &= usable[answered]
@@ -186,7 +195,7 @@ class MemorySnapshot(Snapshot):
             return None
         (value,) = values
         if columns == self.schema.key and self._keys is not None:
-            position = self._keys.newest.get(value, -1)
+            position = self._keys.find(value, -1)
             if position >= self._length:
                 position = self._older(position)
             return [position] if position >= 0 and self._removed[position] > self.sequence else []
@@ -208,8 +217,7 @@ class MemorySnapshot(Snapshot):
         Values are distinct and in the form of `keys.hashable_values`; a tuple for several columns.
         """
         if columns == self.schema.key and self._keys is not None:
-            positions = self._keys.positions(values)
-            self._follow(positions)
+            positions = self._positions(self._keys, values)
             return np.sort(positions[positions >= 0])
         positions, _ = self._table.index_of(self._generation, columns).find_all(values)
         return np.sort(positions[self._visible_of(positions)])
@@ -228,7 +236,7 @@ class MemorySnapshot(Snapshot):
                 raise TableError.without_key(table.name)
 
             return refuse
-        find, normalise = generation.keys.newest.get, table.key_normaliser
+        find, normalise = generation.keys.find, table.key_normaliser
         return find if normalise is None else lambda key, default: find(normalise(key), default)
 
     def _not_a_key(self, key: KeyValue) -> TableError:
@@ -240,18 +248,19 @@ class MemorySnapshot(Snapshot):
 
     def _older(self, position: int) -> int:
         """From a row of a later commit to the one of the same key that this snapshot may see; -1 if there is none."""
-        previous = self._generation.keys.previous if self._generation.keys is not None else {}
-        while position >= self._length:
-            position = previous.get(position, -1)
+        while position >= self._length and self._keys is not None:
+            position = self._keys.older(position)
         return position
 
-    def _follow(self, positions: Integers) -> None:
-        """Turn newest positions into those this snapshot sees, in place; -1 where it sees none."""
-        for index in np.flatnonzero(positions >= self._length).tolist():
-            positions[index] = self._older(int(positions[index]))
+    def _positions(self, index: KeyIndex, keys: Sequence[Hashable]) -> Integers:
+        """Where this snapshot sees the row of each key; -1 where it sees none."""
+        positions = np.fromiter(map(index.find, keys, repeat(-1)), dtype=np.int64, count=len(keys))
+        for place in np.flatnonzero(positions >= self._length).tolist():
+            positions[place] = self._older(int(positions[place]))
         known = np.flatnonzero(positions >= 0)
         gone = self._removals[positions[known]] <= self.sequence
         positions[known[gone]] = -1
+        return positions
 
     def _visible_of(self, positions: Integers) -> npt.NDArray[np.bool_]:
         visible = positions < self._length
@@ -282,10 +291,10 @@ class MemorySnapshot(Snapshot):
         rows = self._chunks.take(positions, self._names(columns))
         return rows.add_column(0, POSITION, pa.array(answered, type=pa.int64()))
 
-    def _lookup_values(
+    def _lookup_arrays(
         self, keys: pa.Array | pa.ChunkedArray | pa.Table, names: Sequence[str]
-    ) -> tuple[list[Hashable], npt.NDArray[np.bool_] | None]:
-        """Keys in hashable form, and which of them hold no NULL (None: all)."""
+    ) -> tuple[list[pa.Array], npt.NDArray[np.bool_] | None]:
+        """The columns of keys, and which of the keys hold no NULL (None: all)."""
         given = keys if isinstance(keys, pa.Table) else pa.table({names[0]: keys})
         if given.num_columns != len(names):
             raise TableError(
@@ -294,7 +303,7 @@ class MemorySnapshot(Snapshot):
                 code="wrong-type",
             )
         usable: npt.NDArray[np.bool_] | None = None
-        parts: list[list[Hashable]] = []
+        arrays: list[pa.Array] = []
         for name, column in zip(names, given.columns, strict=True):
             target = self.schema.column(name)
             array = as_array(column)
@@ -305,8 +314,23 @@ class MemorySnapshot(Snapshot):
             if array.null_count:
                 valid = array.is_valid().to_numpy(zero_copy_only=False)
                 usable = valid if usable is None else usable & valid
-            parts.append(_hashable_keys(array, target.type))
-        return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)), usable
+            arrays.append(array)
+        return arrays, usable
+
+    def _exact(self, arrays: Sequence[pa.Array], names: Sequence[str]) -> list[pa.Array] | None:
+        """Keys in the types of their columns; None when one of them has a value that its column can't have."""
+        try:
+            return [
+                cast_exactly(array, self.schema.column(name).type) for array, name in zip(arrays, names, strict=True)
+            ]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+
+    def _hashable(self, arrays: Sequence[pa.Array], names: Sequence[str]) -> list[Hashable]:
+        parts = [
+            _hashable_keys(array, self.schema.column(name).type) for array, name in zip(arrays, names, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
 
 
 def _without(rows: pa.Table, dropped: Integers) -> pa.Table:

@@ -61,7 +61,7 @@ class Stage:
             case Mode.UPSERT:
                 self._add(self._conformed(write.rows), None)
             case Mode.DELETE if keyed:
-                self._delete_keys(key_values(self._key_columns(write.rows), self._schema.key))
+                self._delete_keys(self._key_columns(write.rows))
             case Mode.DELETE:
                 self._change_bag(self._conformed(write.rows), np.full(write.rows.num_rows, -1))
             case Mode.CHANGES:
@@ -98,7 +98,7 @@ class Stage:
                 if key in seen:
                     raise TableError.duplicate_key(self._name, self._shown_key(rows, row))
                 seen.add(key)
-        taken = np.flatnonzero(self._current(keys) >= 0)
+        taken = np.flatnonzero(self._current(keys, rows) >= 0)
         if len(taken):
             raise TableError.duplicate_key(self._name, self._shown_key(rows, int(taken[0])))
         self._add(rows, keys)
@@ -106,7 +106,7 @@ class Stage:
     def _upsert(self, rows: pa.Table) -> None:
         keys = key_values(rows, self._schema.key)
         rows, keys = _last_of_each(rows, keys)
-        self._put(rows, keys, self._current(keys))
+        self._put(rows, keys, self._current(keys, rows))
 
     def _put(self, rows: pa.Table, keys: Sequence[Hashable], current: Integers) -> None:
         """Make these the rows of their keys, which are at `current` now; equal rows stay where they are."""
@@ -122,9 +122,9 @@ class Stage:
                 keys = [key for key, wants in zip(keys, wanted.tolist(), strict=True) if wants]
         self._add(rows, keys)
 
-    def _delete_keys(self, keys: Sequence[Hashable]) -> None:
-        keys = list(dict.fromkeys(keys))
-        current = self._current(keys)
+    def _delete_keys(self, rows: pa.Table) -> None:
+        rows, keys = _last_of_each(rows, key_values(rows, self._schema.key))
+        current = self._current(keys, rows)
         found = np.flatnonzero(current >= 0)
         self._remove(current[found], [keys[index] for index in found.tolist()])
 
@@ -138,13 +138,14 @@ class Stage:
         conformed = conform(plain, table=self._name, schema=self._schema, check_nulls=False)
         keys = key_values(conformed, self._schema.key)
         last = dict(zip(keys, range(len(keys)), strict=True))
-        self._delete_keys([key for key, row in last.items() if signs[row] < 0])
+        gone = np.fromiter((row for row in last.values() if signs[row] < 0), dtype=np.int64)
+        self._delete_keys(conformed.select(list(self._schema.key)).take(pa.array(gone)))
         added = np.sort(np.fromiter((row for row in last.values() if signs[row] > 0), dtype=np.int64))
         if len(added):
             upserted = conformed.take(pa.array(added))
             check_not_null(upserted, table=self._name, schema=self._schema)
             upserted_keys = [keys[row] for row in added.tolist()]
-            self._put(upserted, upserted_keys, self._current(upserted_keys))
+            self._put(upserted, upserted_keys, self._current(upserted_keys, upserted))
 
     def _signs(self, rows: pa.Table) -> Integers:
         if CHANGE not in rows.column_names:
@@ -222,7 +223,7 @@ class Stage:
     def _replace_keyed(self, rows: pa.Table, scope: Scope | None) -> None:
         keys = key_values(rows, self._schema.key)
         rows, keys = _last_of_each(rows, keys)
-        current = self._current(keys)
+        current = self._current(keys, rows)
         present = self._present(scope)
         leaving = present[~np.isin(present, current[current >= 0])]
         self._remove(leaving, key_values(self._rows_at(leaving, self._schema.key), self._schema.key))
@@ -260,16 +261,9 @@ class Stage:
             positions = np.concatenate((indexed, staged))
         return positions[~np.isin(positions, self._removed)] if len(self._removed) else positions
 
-    def _current(self, keys: Sequence[Hashable]) -> Integers:
-        """Where the row of each key is now; -1 where there is none."""
-        index = self._generation.keys
-        if index is None:
-            raise TableError.without_key(self._name)
-        positions = index.positions(keys)
-        known = np.flatnonzero(positions >= 0)
-        if len(known):
-            gone = self._generation.removed.array[positions[known]] != ALIVE
-            positions[known[gone]] = -1
+    def _current(self, keys: Sequence[Hashable], rows: pa.Table) -> Integers:
+        """Where the row of each key is now; -1 where there is none. The rows are those the keys were taken of."""
+        positions = self._generation.positions_of_keys(keys, rows)
         for touched, at in self._unindexed:
             self._overlay.update(zip(touched, at.tolist(), strict=True))
         self._unindexed.clear()

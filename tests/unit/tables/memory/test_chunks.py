@@ -35,8 +35,7 @@ def test_positions_are_stable(sizes, data):
     assert taken.column("n").to_pylist() == wanted
     assert taken.column("s").to_pylist() == [str(position) for position in wanted]
     for position in wanted[:3]:
-        batch, row = chunks.locate(position)
-        assert batch.column("n")[row].as_py() == position
+        assert chunks.values_at(position) == (position, str(position))
 
 
 def test_many_single_rows_are_copied_a_few_times_only(monkeypatch):
