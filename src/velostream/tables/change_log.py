@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,35 +17,45 @@ from velostream.tables.memory.conform import stored_schema
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
-def encode_changes(removed: pa.Table, added: pa.Table) -> bytes:
-    """The rows that went and those that came, as one Arrow stream."""
-    rows = signed(removed, added)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue())
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows that went and rows that came."""
+
+    removed: pa.Table
+    added: pa.Table
+
+    @property
+    def empty(self) -> bool:
+        return not (self.removed.num_rows or self.added.num_rows)
+
+    def signed(self) -> pa.Table:
+        """All of them with the sign column, -1 before +1."""
+        signs = np.repeat(np.array([-1, 1], dtype=np.int8), [self.removed.num_rows, self.added.num_rows])
+        return pa.concat_tables([self.removed, self.added]).append_column(CHANGE, pa.array(signs, pa.int8()))
+
+    def encode(self) -> bytes:
+        rows = self.signed()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as writer:
+            writer.write_table(rows)
+        return bytes(sink.getvalue())
+
+    @classmethod
+    def decode(cls, blob: bytes) -> Changes:
+        with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
+            rows = reader.read_all()
+        signs = rows.column(CHANGE).to_numpy()
+        rows = rows.drop_columns([CHANGE])
+        return cls(rows.filter(pa.array(signs < 0)), rows.filter(pa.array(signs > 0)))
 
 
-def decode_changes(blob: bytes) -> pa.Table:
-    with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
-        return reader.read_all()
-
-
-def net_changes(schema: Schema, batches: Iterable[pa.Table]) -> pa.Table:
-    """What signed batches amount to one after another: -1 rows, then +1 rows, none of which cancel out."""
-    empty = signed(stored_schema(schema).empty_table(), stored_schema(schema).empty_table())
-    rows = pa.concat_tables([empty, *batches]).combine_chunks()
-    signs = rows.column(CHANGE).to_numpy()
-    removed = rows.filter(pa.array(signs < 0)).drop_columns([CHANGE])
-    added = rows.filter(pa.array(signs > 0)).drop_columns([CHANGE])
+def net_changes(schema: Schema, steps: Sequence[Changes]) -> Changes:
+    """What steps amount to one after another; what cancels out is not in it."""
+    empty = stored_schema(schema).empty_table()
+    removed = pa.concat_tables([empty, *(step.removed for step in steps)])
+    added = pa.concat_tables([empty, *(step.added for step in steps)])
     same = match_rows(removed, added)
-    return signed(_without(removed, same.left), _without(added, same.right))
-
-
-def signed(removed: pa.Table, added: pa.Table) -> pa.Table:
-    """The rows under their signs, -1 before +1."""
-    signs = np.repeat(np.array([-1, 1], dtype=np.int8), [removed.num_rows, added.num_rows])
-    return pa.concat_tables([removed, added]).append_column(CHANGE, pa.array(signs, pa.int8()))
+    return Changes(_without(removed, same.left), _without(added, same.right))
 
 
 def _without(rows: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:

@@ -1,0 +1,1 @@
+"""Tables in MongoDB: one collection each, written in transactions, read as of one instant."""

@@ -1,0 +1,319 @@
+"""The kind `mongodb`: a table is a collection, a commit a transaction over it and what is kept about it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+from velostream.errors import StoreError, TableError, UnsupportedError
+from velostream.model.change import ChangeBatch, Epoch, Write
+from velostream.model.expression import Expression
+from velostream.model.options import Option, Options
+from velostream.tables.base import Table, TableCapabilities, TableSpec, TableWrites
+from velostream.tables.change_log import Changes, net_changes
+from velostream.tables.difference import Differ
+from velostream.tables.document_stores import (
+    OPTIONS,
+    dropped,
+    is_read_only,
+    pool_size,
+    read_only,
+    unknown_version,
+    url_of,
+)
+from velostream.tables.mongodb.client import KIND, Connection
+from velostream.tables.mongodb.condition import MongodbCondition, compile_filter
+from velostream.tables.mongodb.metadata import TABLES, Metadata, TableState
+from velostream.tables.mongodb.opening import Opening
+from velostream.tables.mongodb.reader import Reader
+from velostream.tables.mongodb.snapshot import MongodbSnapshot
+from velostream.tables.mongodb.watch import Watch
+from velostream.tables.mongodb.writer import Writer
+
+_CACHED_CONDITIONS = 1024
+
+
+class MongodbTable(Table):
+    """A collection of a database on a replica set."""
+
+    kind: ClassVar[str] = KIND
+    options: ClassVar[tuple[Option, ...]] = (
+        *OPTIONS,
+        Option("index", "columns to index: a,b is one index of two columns, a;b are two indexes"),
+    )
+    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
+        insert=True,
+        update=True,
+        delete=True,
+        upsert=True,
+        lookup=True,
+        conditions=True,
+        epochs=True,
+        transactions=True,
+        changes=True,
+        durable=True,
+    )
+
+    def __init__(self, spec: TableSpec, options: Options, connection: Connection, opened: Opening) -> None:
+        """Use `open`."""
+        self.name = spec.name
+        self.schema = spec.schema
+        self.collection = opened.collection
+        self._connection = connection
+        self._read_only = is_read_only(options)
+        self._history = options.integer("history") or 0
+        self._layout = opened.layout
+        self._incarnation = opened.incarnation
+        self._metadata = Metadata(connection.database)
+        self._differ = Differ(spec.name, spec.schema)
+        self._lock = threading.RLock()
+        self._expected: int | None = None
+        """Within `exclusive`, the version it has seen; a commit by another process since then is a conflict."""
+        self._watch = Watch(connection, opened.collection)
+        self._compiled = lru_cache(_CACHED_CONDITIONS)(self._compile)
+        self._closed = False
+
+    @classmethod
+    def open(cls, spec: TableSpec) -> Self:
+        options = Options(spec.options, cls.options)
+        url = url_of(cls.kind, options, example="mongodb://localhost:27017/shop?replicaSet=rs0")
+        try:
+            import pymongo  # noqa: F401
+        except ImportError as error:
+            raise StoreError.missing_driver(cls.kind, module="pymongo", extra="mongodb") from error
+        credentials = {name: text for name in ("username", "password") if (text := options.text(name))}
+        timeout = options.duration("connect.timeout") or timedelta(seconds=10)
+        connection = Connection.to(url, credentials=credentials, timeout=timeout, pool_size=pool_size(options))
+        try:
+            with connection.told():
+                return cls(spec, options, connection, Opening.of(spec, options, connection))
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def version(self) -> int:
+        if self._read_only:
+            return 0
+        return self._state().version
+
+    @property
+    def commit_group(self) -> object:
+        return self._connection.group
+
+    def commit(self, write: Write, epoch: Epoch | None = None) -> int:
+        return self._commit([TableWrites(self, [write])], epoch)[0]
+
+    def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
+        self._commit(parts, epoch)
+
+    def follow(self) -> int:
+        self._refuse_if_read_only("changes")
+        with self._connection.told():
+            followed = self._metadata.follow(self.collection)
+        return self._checked(followed).version
+
+    def stamp(self) -> str | None:
+        return self._watch.stamp()
+
+    def snapshot(self, version: int | None = None) -> MongodbSnapshot:
+        at, newest = self._connection.read(self._now)
+        if version is not None and version != newest:
+            if version > newest:
+                raise unknown_version(self.name, version, newest)
+            raise TableError.version_gone(self.name, version, oldest=newest)
+        reader = Reader(self._connection, self.collection, self._layout, at=at)
+        return MongodbSnapshot(self.name, reader, newest, compile_condition=self.compile_condition)
+
+    def changes(self, since: int, until: int | None = None) -> ChangeBatch:
+        self._refuse_if_read_only("changes")
+
+        def ask() -> tuple[TableState, int, Sequence[Changes]]:
+            with self._connection.client.start_session() as session, session.start_transaction():
+                state = self._checked(self._metadata.state(self.collection, session=session))
+                end = state.version if until is None else until
+                return state, end, self._metadata.changes(self.collection, since, end, session=session)
+
+        state, end, steps = self._connection.read(ask)
+        if max(since, end) > state.version:
+            raise unknown_version(self.name, max(since, end), state.version)
+        oldest = state.version if state.followed_from is None else state.followed_from
+        if since < oldest:
+            raise TableError.version_gone(self.name, since, oldest=oldest)
+        return ChangeBatch(end, net_changes(self.schema, steps).signed())
+
+    def compile_condition(self, condition: Expression) -> MongodbCondition:
+        return self._compiled(condition)
+
+    def create_index(self, columns: Sequence[str]) -> None:
+        self._refuse_if_read_only("indexes")
+        names = [self.schema.column(name).name for name in columns]
+        with self._connection.told():
+            self._connection.database[self.collection].create_index([(self._layout.paths[name], 1) for name in names])
+        self._compiled.cache_clear()
+
+    def drop_index(self, columns: Sequence[str]) -> None:
+        self._refuse_if_read_only("indexes")
+        wanted = [(self._layout.paths[self.schema.column(name).name], 1) for name in columns]
+        with self._connection.told():
+            collection = self._connection.database[self.collection]
+            for name, index in collection.index_information().items():
+                if list(index["key"]) == wanted and not index.get("unique") and wanted != [("_id", 1)]:
+                    collection.drop_index(name)
+        self._compiled.cache_clear()
+
+    def stats(self) -> Mapping[str, Any]:
+        def ask() -> Mapping[str, Any]:
+            found = self._connection.database.command({"collStats": self.collection})
+            cache = self._compiled.cache_info()
+            return {
+                "rows": found["count"],
+                "bytes": found["size"],
+                "stored_bytes": found.get("storageSize", 0),
+                "version": self.version,
+                "plan_cache_hits": cache.hits,
+                "plan_cache_misses": cache.misses,
+                "indexes": [list(columns) for columns in self._indexes()],
+            }
+
+        return self._connection.read(ask)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        self._refuse_if_read_only("update")
+        return self._exclusively()
+
+    def drop(self) -> None:
+        if self._read_only:
+            return
+        with self._lock, self._connection.told():
+            state = self._metadata.state(self.collection)
+            if state is None or state.incarnation != self._incarnation:
+                return
+            if state.made:
+                self._connection.database.drop_collection(self.collection)
+            self._metadata.remove(self.collection)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._watch.close()
+            self._connection.close()
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        with self._lock:
+            outermost = self._expected is None
+            if outermost:
+                self._expected = self.version
+            try:
+                yield
+            finally:
+                if outermost:
+                    self._expected = None
+
+    def _commit(self, parts: Sequence[TableWrites], epoch: Epoch | None) -> list[int]:
+        from pymongo import ReadPreference
+        from pymongo.read_concern import ReadConcern
+        from pymongo.write_concern import WriteConcern
+
+        tables = [self._of_this_group(part.table) for part in parts]
+        with ExitStack() as held:
+            for table in sorted(set(tables), key=lambda table: table.collection):
+                table._refuse_if_read_only("insert")  # noqa: SLF001 - its own class
+                held.enter_context(table._lock)  # noqa: SLF001 - its own class
+            held.enter_context(self._connection.told())
+            session = held.enter_context(self._connection.client.start_session())
+            versions: list[int] = session.with_transaction(
+                lambda session: [
+                    table._apply(session, part, epoch)  # noqa: SLF001 - its own class
+                    for table, part in zip(tables, parts, strict=True)
+                ],
+                read_concern=ReadConcern("snapshot"),
+                write_concern=WriteConcern("majority"),
+                read_preference=ReadPreference.PRIMARY,
+            )
+            for table, version in zip(tables, versions, strict=True):
+                if table._expected is not None:  # noqa: SLF001 - its own class
+                    table._expected = version  # noqa: SLF001 - its own class
+            return versions
+
+    def _apply(self, session: Any, part: TableWrites, epoch: Epoch | None) -> int:
+        """One table's share of a commit, within its transaction; the version that holds it."""
+        state = self._checked(self._metadata.locked_state(self.collection, session=session))
+        if epoch is not None and self._metadata.is_repeat(self.collection, epoch, session=session):
+            return state.version
+        for seen in (part.read_at, self._expected):
+            if seen is not None and state.version > seen:
+                raise TableError.conflict(self.name)
+        reader = Reader(self._connection, self.collection, self._layout, session=session)
+        writer = Writer(self._connection.database[self.collection], self._layout, self._differ, session)
+        steps = []
+        for write in part.writes:
+            difference = self._differ.difference(write, reader)
+            writer.write(difference)
+            steps.append(Changes(difference.removed.rows, difference.added))
+        version = self._record(steps, state, session)
+        if epoch is not None:
+            self._metadata.record_epoch(self.collection, epoch, session=session)
+        return version
+
+    def _record(self, steps: Sequence[Changes], state: TableState, session: Any) -> int:
+        """Count and log what the steps amount to, if it is anything."""
+        told = [step for step in steps if not step.empty]
+        changes = told[0] if len(told) == 1 else net_changes(self.schema, told)
+        if changes.empty:
+            return state.version
+        version = state.version + 1
+        self._metadata.set_version(self.collection, version, session=session)
+        if state.followed_from is not None:
+            self._metadata.log(self.collection, version, changes, session=session)
+            if version - self._history > state.followed_from:
+                self._metadata.forget_before(self.collection, version - self._history, session=session)
+        return version
+
+    def _now(self) -> tuple[Any, int]:
+        """An instant that reads can name, and the version at that instant."""
+        found = self._connection.database.command(
+            {"find": TABLES, "filter": {"_id": self.collection}, "readConcern": {"level": "snapshot"}}
+        )["cursor"]
+        if self._read_only:
+            return found["atClusterTime"], 0
+        entry = found["firstBatch"][0] if found["firstBatch"] else None
+        return found["atClusterTime"], self._checked(None if entry is None else TableState.of(entry)).version
+
+    def _state(self) -> TableState:
+        return self._checked(self._connection.read(lambda: self._metadata.state(self.collection)))
+
+    def _checked(self, state: TableState | None) -> TableState:
+        if state is None or state.incarnation != self._incarnation:
+            raise dropped(self.name)
+        return state
+
+    def _compile(self, condition: Expression) -> MongodbCondition:
+        return compile_filter(condition, self._layout, self._indexes())
+
+    def _indexes(self) -> list[tuple[str, ...]]:
+        """Column sets that are found without a scan."""
+        columns = {path: name for name, path in self._layout.paths.items()}
+
+        def ask() -> list[tuple[str, ...]]:
+            known = self._connection.database[self.collection].index_information().values()
+            paths = [[path for path, _ in index["key"]] for index in known]
+            return [tuple(columns[path] for path in found) for found in paths if all(path in columns for path in found)]
+
+        return self._connection.read(ask)
+
+    def _of_this_group(self, table: Table) -> MongodbTable:
+        if not isinstance(table, MongodbTable) or table.commit_group != self.commit_group:
+            refused = UnsupportedError.capability(self.kind, "transactions")
+            refused.detail = f'tables "{self.name}" and "{table.name}" are in different stores'
+            raise refused
+        return table
+
+    def _refuse_if_read_only(self, capability: str) -> None:
+        if self._read_only:
+            raise read_only(self.kind, self.name, capability)
