@@ -32,6 +32,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
     Group.TABLES: {
         "cache": "velostream.tables.cache:CacheTable",
         "inmemory": "velostream.tables.memory.table:MemoryTable",
+        "mongodb": "velostream.tables.mongodb.table:MongodbTable",
         "sqlite": "velostream.tables.sqlite:SqliteTable",
     },
     Group.SINKS: {
