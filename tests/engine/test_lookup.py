@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from velostream.engine.lookup import run_stages
+from velostream.engine.lookup import FetchedTable, ReplicatedTable, run_stages
 from velostream.engine.relations import arrow_result, run_sql, spark_schema
 from velostream.errors import QueryError, SqlError
 from velostream.model.change import Mode, Write
@@ -58,15 +58,19 @@ def one_lookup(*pairs, columns, outer, prefix="t_"):
 
 
 def looked_up(session, publisher, batch, table, lookup, sql, *, at):
-    replica = publisher.publish(table, columns=tuple(pair.column for pair in lookup.keys), at=at)
-    frame = run_stages(
-        session,
-        batch,
-        Stages((lookup,), sql),
-        replicas={lookup.prefix: replica},
-        schemas={lookup.prefix: table.schema},
-    )
-    return arrow_result(frame)
+    tables = {lookup.prefix: replicated(publisher, table, lookup, at=at)}
+    return arrow_result(run_stages(session, batch, Stages((lookup,), sql), tables=tables))
+
+
+def replicated(publisher, table, lookup, *, at):
+    columns = tuple(pair.column for pair in lookup.keys)
+    return ReplicatedTable(table.schema, publisher.publish(table, columns=columns, at=at))
+
+
+def fetched(publisher, table, lookup, *, at):
+    """As if the table were in a store."""
+    columns = tuple(pair.column for pair in lookup.keys)
+    return FetchedTable(table.schema, columns, table.snapshot(at), publisher)
 
 
 def joined_by_spark(session, relations, batch, table, condition, columns, *, outer, at):
@@ -134,37 +138,40 @@ def desk():
     return sequence, {"u_": users, "c_": cities, "l_": limits}
 
 
-def run_desk(session, publisher, desk, batch, lookups, sql):
-    sequence, tables = desk
-    replicas = {
-        lookup.prefix: publisher.publish(
-            tables[lookup.prefix], columns=tuple(pair.column for pair in lookup.keys), at=sequence.sequence
-        )
-        for lookup in lookups
-    }
-    schemas = {prefix: table.schema for prefix, table in tables.items()}
-    frame = run_stages(session, batch, Stages(tuple(lookups), sql), replicas=replicas, schemas=schemas)
-    return [tuple(row.values()) for row in arrow_result(frame).to_pylist()]
+@pytest.fixture(params=[replicated, fetched], ids=["replicated", "fetched"])
+def run_desk(request, session, publisher, desk):
+    """Lookups in the desk's tables, all of them ours or all of them in a store."""
+
+    def run(batch, lookups, sql):
+        sequence, tables = desk
+        looked_up_in = {
+            lookup.prefix: request.param(publisher, tables[lookup.prefix], lookup, at=sequence.sequence)
+            for lookup in lookups
+        }
+        frame = run_stages(session, batch, Stages(tuple(lookups), sql), tables=looked_up_in)
+        return [tuple(row.values()) for row in arrow_result(frame).to_pylist()]
+
+    return run
 
 
 def batch_of(session, **columns):
     return session.createDataFrame(pa.table(columns)).coalesce(1)
 
 
-def test_several_lookups_follow_one_another(session, publisher, desk):  # B29
+def test_several_lookups_follow_one_another(session, run_desk):  # B29
     users = one_lookup(("user_id", "id"), columns=["city"], outer=True, prefix="u_")
     limits = one_lookup(("user_id", "user"), columns=["most"], outer=False, prefix="l_")
     # The key of this one is what the first one found, so it needs a pass of its own.
     cities = one_lookup(("lower(u_city)", "name"), columns=["country"], outer=True, prefix="c_")
     batch = batch_of(session, n=[0, 1, 2, 3], user_id=[2, 1, 3, 9])
     sql = "SELECT n, u_city, l_most, c_country FROM stage"
-    assert run_desk(session, publisher, desk, batch, [users, limits, cities], sql) == [
+    assert run_desk(batch, [users, limits, cities], sql) == [
         (0, "rome", 30, "it"),
         (1, "oslo", 10, "no"),
         (1, "oslo", 20, "no"),
     ]
     limits = one_lookup(("user_id", "user"), columns=["most"], outer=True, prefix="l_")
-    assert run_desk(session, publisher, desk, batch, [users, limits, cities], sql) == [
+    assert run_desk(batch, [users, limits, cities], sql) == [
         (0, "rome", 30, "it"),
         (1, "oslo", 10, "no"),
         (1, "oslo", 20, "no"),
@@ -173,17 +180,17 @@ def test_several_lookups_follow_one_another(session, publisher, desk):  # B29
     ]
 
 
-def test_a_lookup_that_brings_no_columns_still_joins(session, publisher, desk):
+def test_a_lookup_that_brings_no_columns_still_joins(session, run_desk):
     limits = one_lookup(("user_id", "user"), columns=[], outer=False, prefix="l_")
     batch = batch_of(session, n=[0, 1], user_id=[9, 1])
-    assert run_desk(session, publisher, desk, batch, [limits], "SELECT n FROM stage") == [(1,), (1,)]
+    assert run_desk(batch, [limits], "SELECT n FROM stage") == [(1,), (1,)]
 
 
-def test_the_order_of_rows_is_kept(session, publisher, desk):
+def test_the_order_of_rows_is_kept(session, run_desk):
     limits = one_lookup(("user_id", "user"), columns=["most"], outer=True, prefix="l_")
     count = 30_000
     batch = batch_of(session, n=list(range(count)), user_id=[number % 5 for number in range(count)])
-    rows = run_desk(session, publisher, desk, batch, [limits], "SELECT n, l_most FROM stage")
+    rows = run_desk(batch, [limits], "SELECT n, l_most FROM stage")
     assert rows == [
         (number, most) for number in range(count) for most in {1: (10, 20), 2: (30,)}.get(number % 5, (None,))
     ]
@@ -225,20 +232,20 @@ def test_every_type_comes_through_unharmed(session, publisher):
         assert repr(part.to_pylist()) == repr(rows.to_pylist())
 
 
-def test_only_what_the_plan_mentions_is_carried_through(session, publisher, desk):
+def test_only_what_the_plan_mentions_is_carried_through(session, run_desk):
     limits = one_lookup(("user_id", "user"), columns=["most"], outer=False, prefix="l_")
     batch = batch_of(session, n=[0], user_id=[2], price=[5], ballast=["x" * 1000])
-    rows = run_desk(session, publisher, desk, batch, [limits], "SELECT n, price * 2 FROM stage WHERE l_most > 1")
+    rows = run_desk(batch, [limits], "SELECT n, price * 2 FROM stage WHERE l_most > 1")
     assert rows == [(0, 10)]
 
 
-def test_errors_of_the_batch_are_ours(session, publisher, desk):
+def test_errors_of_the_batch_are_ours(session, run_desk):
     limits = one_lookup(("CAST(word AS BIGINT)", "user"), columns=["most"], outer=False, prefix="l_")
     batch = batch_of(session, n=[0], word=["many"])
     with pytest.raises(QueryError) as failed:
-        run_desk(session, publisher, desk, batch, [limits], "SELECT n FROM stage")
+        run_desk(batch, [limits], "SELECT n FROM stage")
     assert failed.value.category == "data"
     assert "'many'" in failed.value.message
     limits = one_lookup(("wort", "user"), columns=["most"], outer=False, prefix="l_")
     with pytest.raises(SqlError, match='column "wort" does not exist'):
-        run_desk(session, publisher, desk, batch, [limits], "SELECT n FROM stage")
+        run_desk(batch, [limits], "SELECT n FROM stage")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.sourcing import SourceBook
     from velostream.sql.statements import Insert, OptionValue, Query
-    from velostream.tables.memory.table import MemoryTable
+    from velostream.tables.base import Table
 
 GROUPS = "groups"
 FEED = "feed"
@@ -73,7 +73,7 @@ class BoundQuery:
         columns = tuple(replace(column, name=name) for column, name in zip(self.schema.columns, names, strict=True))
         return replace(self, schema=Schema(columns), names=tuple(names))
 
-    def inserted_into(self, table: MemoryTable, statement: Insert) -> BoundQuery:
+    def inserted_into(self, table: Table, statement: Insert) -> BoundQuery:
         """The query with its columns under the target's names: by position, as INSERT means them."""
         names = [table.schema.column(name).name for name in statement.columns] or list(table.schema.names)
         if len(names) != len(self.schema.names):
@@ -103,8 +103,14 @@ class Binder:
         self._context = context
         self._book = book
 
-    def lens(self, pinned: Mapping[str, Schema] | None = None, *, text: str = "") -> Lens:
-        return Lens(self._context, self._book, dict(pinned or {}), text=text)
+    def lens(
+        self,
+        pinned: Mapping[str, Schema] | None = None,
+        *,
+        options: tuple[OptionValue, ...] = (),
+        text: str = "",
+    ) -> Lens:
+        return Lens(self._context, self._book, dict(pinned or {}), options=options, text=text)
 
     def plan(
         self,
@@ -116,7 +122,7 @@ class Binder:
         pinned: Mapping[str, Schema] | None = None,
         distinct_names: bool | None = None,
     ) -> tuple[QueryPlan, Lens]:
-        lens = self.lens(pinned, text=text)
+        lens = self.lens(pinned, options=options, text=text)
         plan = plan_query(
             query, options=options, catalog=lens, text=text, continuous=continuous, distinct_names=distinct_names
         )

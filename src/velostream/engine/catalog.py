@@ -64,6 +64,8 @@ class Entry:
     """Of a stream: by a query. A stream declared over a source only names it, and nothing runs for it."""
     indexes: dict[str, list[str]] = field(default_factory=dict)
     """Columns of each secondary index, by its name."""
+    store: str = "inmemory"
+    """Of a table or view: which kind of table holds its rows. The options of it stand in the statement."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Columns its sources had when it was first planned, by source identity; a restart plans with the same."""
 

@@ -20,6 +20,7 @@ from velostream.engine.execute import Executor, Parameters
 from velostream.engine.feed import MemoryFeed
 from velostream.engine.handle import TableHandle
 from velostream.engine.launch import Launcher
+from velostream.engine.options import MEMORY
 from velostream.engine.registering import register
 from velostream.engine.relations import SnapshotRelations, arrow_result
 from velostream.engine.replica import ReplicaPublisher
@@ -30,7 +31,7 @@ from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State
 from velostream.engine.subscribe import subscribe
 from velostream.engine.supervisor import Supervisor
-from velostream.errors import ClosedError, NotExecutableError, NotFoundError, QueryError, StateError
+from velostream.errors import ClosedError, NotExecutableError, NotFoundError, QueryError, StateError, UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch
 from velostream.model.spool import Spool
 from velostream.sql.parse import parse_script, parse_statement
@@ -302,7 +303,9 @@ class Connection:
         def alive() -> bool:
             return not self._closed and self._context.catalog.by_id(entry.id) is not None
 
-        return subscribe(self._context, self._context.table_of(entry), since=since, alive=alive)
+        if entry.store != MEMORY:
+            raise UnsupportedError.capability(self._context.table_of(entry).kind, "subscriptions")
+        return subscribe(self._context, self._context.memory_table(entry.id), since=since, alive=alive)
 
     def begin(self) -> Any:
         raise NotExecutableError.statement("BEGIN")
@@ -320,6 +323,7 @@ class Connection:
         self._context.relations.close()
         self._context.replicas.close()
         self._context.spark.stop()
+        self._context.stores.close()
         self._context.sequence.close()
         self._directory.close()
 

@@ -25,10 +25,38 @@ if TYPE_CHECKING:
     from velostream.sinks.base import Sink
     from velostream.sources.base import Offset
     from velostream.sql.plan import MapPlan
-    from velostream.tables.memory.table import MemoryTable
+    from velostream.tables.base import Table
 
 
-class TransformingConsumer(Consumer):
+class RepeatingConsumer(Consumer):
+    """A consumer that can repeat a batch exactly, where its rows go to more than our log."""
+
+    table_ids: Sequence[str] = ()
+    """Tables that a batch reads."""
+
+    @property
+    def leaves_our_log(self) -> bool:
+        """Whether the rows go where our log record isn't, so that a batch begun before a crash must be repeated."""
+        return False
+
+    def intend(self, end: Offset, at: int) -> None:
+        if self.leaves_our_log and self.intended() is None:
+            epoch = Epoch(self._intent_writer, self.number + 1)
+            reads = dict.fromkeys(self.table_ids, at)
+            self.context.sequence.commit(Part(epoch=epoch, position={"end": end, "at": at}, reads=reads))
+
+    def intended(self) -> Intent | None:
+        known = self.context.sequence.writer(self._intent_writer)
+        if known is None or known.epoch != self.number + 1:
+            return None
+        return Intent(known.position["end"], known.position["at"])
+
+    @property
+    def _intent_writer(self) -> str:
+        return self.writer + ".intent"
+
+
+class TransformingConsumer(RepeatingConsumer):
     """A consumer whose batch first goes through a `MapPlan`."""
 
     def __init__(
@@ -44,7 +72,7 @@ class TransformingConsumer(Consumer):
     ) -> None:
         super().__init__(context, entry, gate, start=start)
         self._transformation = BatchTransformation(context, plan, tables)
-        self._table_ids = [table.id for table in tables.values()]
+        self.table_ids = [table.id for table in tables.values()]
         self._names = names
         self.projection = None if tables else Projection.of(plan)
 
@@ -57,7 +85,7 @@ class TransformingConsumer(Consumer):
     def probe(self, batch: Batch) -> object:
         return self.rows_of(batch)
 
-    def part(self, batch: Batch, *, writes: Sequence[tuple[MemoryTable, Write]], **position: object) -> Part:
+    def part(self, batch: Batch, *, writes: Sequence[tuple[Table, Write]], **position: object) -> Part:
         return Part(
             writes=writes,
             epoch=Epoch(self.writer, self.number + 1),
@@ -68,15 +96,20 @@ class TransformingConsumer(Consumer):
 class TableConsumer(TransformingConsumer):
     """Into a table: by key where it has one (the later row wins), else one more row each.
 
-    Guarantee: exactly-once, rows and position are one log record.
+    Guarantee: exactly-once. Rows and position are one log record; of a table in a store, rows and epoch are one commit
+    there, and the batch is written down beforehand.
     """
 
     target: Entry
 
+    @property
+    def leaves_our_log(self) -> bool:
+        return self.context.stores.find(self.target.id) is not None
+
     def run(self, batch: Batch) -> Outcome:
         table = self.context.table(self.target.id)
         rows, refused = split_off_nulls(self.rows_of(batch), table.schema)
-        writes: list[tuple[MemoryTable, Write]] = []
+        writes: list[tuple[Table, Write]] = []
         if rows.num_rows:
             writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
         if refused:
@@ -122,21 +155,9 @@ class SinkConsumer(TransformingConsumer):
     on_written: Callable[[], None]
     """Others may be following what was written, such as a memory feed."""
 
-    def intend(self, end: Offset, at: int) -> None:
-        if self.intended() is None:
-            epoch = Epoch(self._intent_writer, self.number + 1)
-            reads = dict.fromkeys(self._table_ids, at)
-            self.context.sequence.commit(Part(epoch=epoch, position={"end": end, "at": at}, reads=reads))
-
-    def intended(self) -> Intent | None:
-        known = self.context.sequence.writer(self._intent_writer)
-        if known is None or known.epoch != self.number + 1:
-            return None
-        return Intent(known.position["end"], known.position["at"])
-
     @property
-    def _intent_writer(self) -> str:
-        return self.writer + ".intent"
+    def leaves_our_log(self) -> bool:
+        return True
 
     def run(self, batch: Batch) -> Outcome:
         rows = self.rows_of(batch)

@@ -16,15 +16,17 @@ import pyarrow as pa
 
 from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind
 from velostream.engine.directory import StateDirectory
-from velostream.engine.relations import SnapshotRelations, keep_alive
+from velostream.engine.relations import SnapshotRelations, keep_alive, mentioned
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State, StatusBoard
+from velostream.engine.stores import Stores, write_to_stores
 from velostream.errors import SourceError, TableError
 from velostream.model.change import Mode, Write
 from velostream.model.schema import Schema
 from velostream.sources.base import BadRecord, Source
-from velostream.tables.memory.sequence import CommitSequence
+from velostream.tables.base import Snapshot, Table
+from velostream.tables.memory.sequence import Commit, CommitSequence, Part
 from velostream.tables.memory.table import MemoryTable
 
 if TYPE_CHECKING:
@@ -56,11 +58,34 @@ class EngineContext:
     config: dict[str, str]
     boards: dict[str, StatusBoard] = field(default_factory=dict)
     closing: threading.Event = field(default_factory=threading.Event)
+    stores: Stores = field(init=False)
 
-    def table(self, entry_id: str) -> MemoryTable:
+    def __post_init__(self) -> None:
+        self.stores = Stores(self.directory, self.config, self.closing)
+
+    def table(self, entry_id: str) -> Table:
+        """The table of an entry, of whatever kind."""
+        return self.stores.find(entry_id) or self.sequence.table(entry_id)
+
+    def memory_table(self, entry_id: str) -> MemoryTable:
+        """The table of an entry that is known to live in the commit sequence."""
         return self.sequence.table(entry_id)
 
-    def table_of(self, entry: Entry) -> MemoryTable:
+    def commit(self, *parts: Part) -> Commit:
+        """Commit parts whose tables are of any kinds: first what goes to stores, then the rest as one record.
+
+        After a crash in between the parts are given again; the stores know their epochs and change nothing.
+        """
+        return self.sequence.commit(*(self.stored(part) for part in parts))
+
+    def stored(self, part: Part) -> Part:
+        """The first half of `commit` for one part: gives what is left of it for the commit sequence."""
+        left = write_to_stores(part)
+        if left is not part:
+            self.crash_point("store.after-write")
+        return left
+
+    def table_of(self, entry: Entry) -> Table:
         """The table behind an entry; an error that says what it waits for while it has no columns yet."""
         if entry.schema is None:
             board = self.board(entry)
@@ -71,12 +96,27 @@ class EngineContext:
                 hint=f'con.wait("{entry.name}") waits for it; declared columns avoid the wait',
                 code="no-schema-yet",
             )
-        return self.sequence.table(entry.id)
+        return self.table(entry.id)
 
-    def frame(self, session: SparkSession, entry: Entry, *, at: int | None = None) -> DataFrame:
-        """A table as a Spark relation, as of a commit number."""
-        frame = self.relations.frame(session, entry.id, self.table(entry.id).snapshot(at))
+    def frame(self, session: SparkSession, entry: Entry, *, at: int | None = None, sql: str | None = None) -> DataFrame:
+        """A table as a Spark relation, as of a commit number; one in a store as it is now.
+
+        `sql` is the query that will read it: of a table in a store only the columns are fetched that it mentions.
+        """
+        store = self.stores.find(entry.id)
+        if store is not None:
+            return self.frame_of(session, entry, store.snapshot(), sql=sql)
+        frame = self.relations.frame(session, entry.id, self.memory_table(entry.id).snapshot(at))
         return keep_alive(frame.drop(ORIGIN), frame) if entry.kind is EntryKind.SOURCE else frame
+
+    def frame_of(self, session: SparkSession, entry: Entry, snapshot: Snapshot, *, sql: str | None = None) -> DataFrame:
+        """A snapshot of an entry's table as a Spark relation."""
+        if self.stores.find(entry.id) is None:
+            return self.relations.frame(session, entry.id, snapshot)
+        # Other programs write to a store without a version of ours, so what was fetched once is not kept.
+        columns = snapshot.schema.names if sql is None else mentioned(snapshot.schema.names, sql)
+        schema = snapshot.schema.select(columns or snapshot.schema.names[:1])
+        return self.relations.frame_of_rows(session, snapshot.scan(columns=schema.names), schema)
 
     at_crash_point: ClassVar[Callable[[Path, str], None] | None] = None
     """What the fault tests do when a connection, known by its directory, comes to a crash point."""

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind
-from velostream.engine.options import STREAM_OPTIONS, TABLE_OPTIONS, query_options, refuse_unknown, store_options
+from velostream.engine.options import (
+    MEMORY,
+    STREAM_OPTIONS,
+    query_options,
+    refuse_unknown,
+    table_kind,
+    table_options,
+)
 from velostream.engine.planning import Lens
+from velostream.engine.secrets import concealed
 from velostream.engine.status import State
 from velostream.engine.supervisor import Supervisor, found_columns
 from velostream.engine.waiting import patience_of
@@ -80,9 +88,10 @@ class Definitions:
             if not cascade:
                 self._refuse_if_read(entry)
             readers = self._readers_of(entry)
-            self._supervisor.remove([*readers, entry])
+            left = self._supervisor.remove([*readers, entry])
             also = f", and what reads it: {', '.join(reader.name for reader in readers)}" if readers else ""
-            return f'{entry.kind} "{entry.name}" dropped{also}'
+            rows = f"; its rows are still in the store: {left[0].message}" if left else ""
+            return f'{entry.kind} "{entry.name}" dropped{also}{rows}'
 
     def _create_table(self, statement: Create, existing: Entry | None) -> str:
         name = statement.name.text
@@ -92,14 +101,18 @@ class Definitions:
                 hint="CREATE TABLE t (id BIGINT PRIMARY KEY, …) or CREATE TABLE t AS SELECT …",
                 **_place(statement),
             )
-        refuse_unknown(statement.options, TABLE_OPTIONS, text=statement.text)
+        refuse_unknown(statement.options, table_options(statement.options, text=statement.text), text=statement.text)
         schema = _with_key_option(
             _without_null_keys(statement.columns), query_options(statement.options, text=statement.text).text("key")
         )
         entry = Entry.new(name, kind=EntryKind.TABLE, sql=canonical(statement), schema=schema)
-        options = store_options(statement.options)
-        self._context.sequence.create_table(entry.id, name=name, schema=schema, options=options)
-        self._take_place(entry, existing)
+        entry = replace(entry, store=table_kind(statement.options, text=statement.text))
+        try:
+            self._supervisor.make_table(entry, statement, replacing=existing)
+            self._take_place(entry, existing)
+        except BaseException:
+            self._supervisor.forget([entry])
+            raise
         self._context.board(entry).become(State.READY)
         return f'table "{name}" created'
 
@@ -122,19 +135,28 @@ class Definitions:
 
     def _create_query(self, statement: Create, kind: EntryKind, existing: Entry | None) -> str:
         entry = Entry.new(statement.name.text, kind=kind, sql=canonical(statement))
+        if kind is EntryKind.VIEW:
+            entry = replace(entry, store=table_kind(statement.options, text=statement.text))
         try:
             bound = self._supervisor.bind(statement, entry)
         except (NoSchemaYetError, SourceError) as trouble:
             patience = patience_of(statement, trouble)
             if patience is None:
                 raise
+            self._supervisor.keep_secrets(entry, statement)
             self._take_place(entry, existing)
             self._supervisor.wait_for_source(entry, trouble, patience)
             return f'{kind} "{entry.name}" created, waiting for its source'
-        entry = self._supervisor.prepare(entry, statement, bound)
         if existing is not None:
             self._supervisor.halt(existing)
-        gone = self._swap(entry, existing)
+        try:
+            entry = self._supervisor.prepare(entry, statement, bound, replacing=existing)
+            gone = self._swap(entry, existing)
+        except BaseException:
+            self._supervisor.forget([entry])
+            if existing is not None:
+                self._supervisor.start(existing)
+            raise
         try:
             self._supervisor.launch(entry, statement, bound)
         except Exception:
@@ -175,7 +197,8 @@ class Definitions:
                     visible = self._context.catalog.by_id(reader.sql)
                 if visible is not None and visible.id != entry.id and visible not in found:
                     visit(visible)
-                    found.append(visible)
+                    if visible.kind is not EntryKind.SOURCE:
+                        found.append(visible)
 
         visit(entry)
         return found
@@ -187,9 +210,12 @@ class Definitions:
 
 
 def canonical(statement: Create | Insert) -> str:
-    """The text that two equal statements share: without OR REPLACE and IF NOT EXISTS."""
+    """The text that two equal statements share: without OR REPLACE, IF NOT EXISTS and the passwords of a store."""
     if isinstance(statement, Create):
-        statement = replace(statement, or_replace=False, if_not_exists=False)
+        options = statement.options
+        if table_kind(options) != MEMORY:
+            options = tuple(replace(option, value=concealed(option.name, option.value)) for option in options)
+        statement = replace(statement, or_replace=False, if_not_exists=False, options=options)
     return render(statement)
 
 

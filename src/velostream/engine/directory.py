@@ -15,6 +15,7 @@ from pathlib import Path
 
 from velostream.errors import Category, StateError
 
+_REWRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _DEAD_HOLDER_PATIENCE_SECONDS = 10.0
 """How long to wait for the JVM of a killed process: it inherits the lock and ends a few seconds later."""
 
@@ -49,10 +50,15 @@ class StateDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a small file such that a crash leaves the old or the new content, never a mixture."""
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Replace a small file such that a crash leaves the old or the new content, never a mixture.
+
+    A private one can be read by nobody but its owner, at no time.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
+    if private:
+        temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, _REWRITE, 0o600 if private else 0o666), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

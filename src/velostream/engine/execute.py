@@ -18,8 +18,9 @@ from velostream.engine import dml
 from velostream.engine.binding import BoundQuery
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.launch import gate_policy
+from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.refresh import RefreshRunner
-from velostream.engine.options import query_options
+from velostream.engine.options import MEMORY, query_options
 from velostream.engine.passthrough import answer
 from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, run_sql
@@ -139,11 +140,16 @@ class Executor:
         changed = {
             one.id: self._context.table(one.id).version
             for one in self._context.catalog
-            if one.kind is EntryKind.TABLE and not any(other.writes == one.id for other in self._context.catalog)
+            if one.kind is EntryKind.TABLE
+            and one.store == MEMORY
+            and not any(other.writes == one.id for other in self._context.catalog)
         }
         moved = False
         for upstream in self._context.catalog.upstream(entry):
             runner = self._launcher.runners.get(upstream.id)
+            if isinstance(runner, MirrorRunner):
+                runner.catch_up()
+                changed[upstream.id] = self._context.table(upstream.id).version
             if isinstance(runner, RefreshRunner):
                 if runner.board.state is not State.READY:
                     return
@@ -165,9 +171,12 @@ class Executor:
             frames = {}
             for one in bound.inputs:
                 if one.entry is not None and one.entry.id in instead:
-                    frames[one.relation] = self._context.relations.frame(session, one.entry.id, instead[one.entry.id])
+                    given_one = instead[one.entry.id]
+                    frames[one.relation] = self._context.frame_of(session, one.entry, given_one, sql=bound.plan.sql)
                 elif one.entry is not None and one.kind is RelationKind.TABLE:
-                    frames[one.relation] = self._context.frame(session, one.entry, at=pin.sequence)
+                    frames[one.relation] = self._context.frame(
+                        session, one.entry, at=pin.sequence, sql=bound.plan.sql
+                    )
                 elif one.spec is not None:
                     source = self._launcher.book.open(one.spec)
                     start = source.initial_offset()
@@ -261,7 +270,7 @@ class Executor:
         return Result.rows(["property", "value"], explain_rows(plan, extended=statement.extended))
 
     def _validate(self, statement: st.Validate) -> Result:
-        lens = self._launcher.binder.lens()
+        lens = self._launcher.binder.lens(options=getattr(statement.statement, "options", ()))
         found = validate_statement(statement.statement, lens, statement.text)
         columns = ["severity", "message", "line", "column", "hint"]
         return Result.rows(

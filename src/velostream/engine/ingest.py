@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from velostream.engine.together import Projection
     from velostream.model.change import Write
     from velostream.model.schema import Schema
+    from velostream.tables.base import Table
     from velostream.tables.memory.sequence import Part
-    from velostream.tables.memory.table import MemoryTable
 
 MAX_ROWS_PER_BATCH = 500_000
 _PARALLEL_STATEMENTS = 4
@@ -73,7 +73,7 @@ class Outcome:
     rows: int
     publish: Callable[[], None] | None = None
 
-    def with_writes(self, writes: Sequence[tuple[MemoryTable, Write]]) -> Outcome:
+    def with_writes(self, writes: Sequence[tuple[Table, Write]]) -> Outcome:
         """The same with more to commit."""
         return replace(self, part=replace(self.part, writes=[*self.part.writes, *writes]))
 
@@ -345,6 +345,7 @@ class Ingest:
         settled = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
         outcomes = [pair for pair in settled if not pair[0].dead]
         self.context.crash_point("ingest.before-commit")
+        outcomes = [pair for pair in map(self._stored, outcomes) if pair is not None]
         try:
             self.context.sequence.commit(*(outcome.part for _, outcome in outcomes))
             committed = outcomes
@@ -360,6 +361,15 @@ class Ingest:
             consumer.board.count(outcome.rows)
             self._settle(consumer)
             consumer.board.notify()
+
+    def _stored(self, pair: tuple[Consumer, Outcome]) -> tuple[Consumer, Outcome] | None:
+        """What goes to stores is written before the log; a store that doesn't answer holds up only who needs it."""
+        consumer, outcome = pair
+        try:
+            return consumer, replace(outcome, part=self.context.stored(outcome.part))
+        except VelostreamError as error:
+            consumer.trouble(error)
+            return None
 
     def _commit_alone(self, consumer: Consumer, outcome: Outcome) -> bool:
         """One statement's refused rows must not keep the others from committing."""

@@ -27,9 +27,11 @@ from velostream.engine.gate import Gate, GatePolicy
 from velostream.engine.ingest import Batch, Consumer, Ingest, Outcome
 from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
 from velostream.engine.maintain.fold import FoldRunner
+from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
 from velostream.engine.maintain.refresh import MaintenanceLoop, RefreshRunner
 from velostream.engine.options import query_options
+from velostream.engine.planning import definition_of
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.status import State
 from velostream.errors import present
@@ -81,13 +83,39 @@ class Launcher:
                 self._run(FoldRunner(self.context, entry, source=self.book.open(spec), schema=bound.schema))
             return entry
 
+    def mirror(self, table: Entry) -> Entry:
+        """The hidden copy of a table in a store that views read, made and started when it is the first to ask.
+
+        A table of ours is its own.
+        """
+        store = self.context.stores.find(table.id)
+        if store is None:
+            return table
+        identity = f"mirror of {table.id}"
+        with self._lock:
+            entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
+            if entry is None:
+                schema = present(table.schema)
+                entry = Entry.new(table.name, kind=EntryKind.SOURCE, sql=identity, schema=schema)
+                entry = replace(entry, reads=(table.id,))
+                self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
+                self.context.catalog.add(entry)
+            if entry.id not in self.runners:
+                interval = present(query_options(definition_of(table).options).duration("poll.interval"))
+                self._run(MirrorRunner(self.context, entry, store=store, poll_interval=interval))
+            return entry
+
     def attach_tables(self, bound: BoundQuery) -> dict[str, Entry]:
-        """Every input but the driving stream as an entry with versions."""
+        """Every input but the driving stream as an entry that can be read."""
         return {
             one.relation: one.entry if one.kind is RelationKind.TABLE and one.entry is not None else self.fold(one)
             for one in bound.inputs
             if one.kind is not RelationKind.STREAM
         }
+
+    def attach_versioned(self, bound: BoundQuery) -> dict[str, Entry]:
+        """Every input as an entry whose versions stay readable, for a view over tables."""
+        return {relation: self.mirror(entry) for relation, entry in self.attach_tables(bound).items()}
 
     def ingest(self, spec: SourceSpec, schema: Schema) -> Ingest:
         with self._lock:
@@ -135,7 +163,7 @@ class Launcher:
             }
             self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs))
             return []
-        tables = self.attach_tables(bound)
+        tables = self.attach_versioned(bound)
         self._run(self._refresh_runner(entry, bound.plan.sql, tables, options))
         return list(tables.values())
 
@@ -236,7 +264,7 @@ class Launcher:
         self._run(runner)
         if bound.final is None:
             return self._reads(bound, tables)
-        beside = {name: tables[name] for name in aggregate.final_inputs}
+        beside = {name: self.mirror(tables[name]) for name in aggregate.final_inputs}
         self._run(self._refresh_runner(entry, bound.final, beside | {GROUPS: holder}, options))
         return [holder, *beside.values()]
 

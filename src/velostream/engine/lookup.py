@@ -2,24 +2,38 @@
 
 Each worker holds mapped replicas of the tables (replica.py). Lookups whose keys can be computed from the batch's own
 columns are done in one pass through Python; one whose key needs what an earlier lookup found starts the next pass.
+Of a table in a store the replica holds what one request found for the distinct keys of the batch.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from velostream.engine.hash_index import Pairs, TooManyPairsError
 from velostream.engine.matching import Integers
-from velostream.engine.relations import keep_alive, quoted, run_sql, spark_errors_translated, spark_schema
-from velostream.engine.replica import LookupReplica, Replica, open_replica
+from velostream.engine.relations import (
+    arrow_result,
+    keep_alive,
+    mentioned,
+    quoted,
+    run_sql,
+    spark_errors,
+    spark_errors_translated,
+    spark_schema,
+)
+from velostream.engine.replica import LookupReplica, Replica, ReplicaPublisher, open_replica
+from velostream.errors import UnsupportedError
 from velostream.model.schema import Column, Schema
-from velostream.sql.plan import Lookup, Stages
+from velostream.sql.plan import KeyPair, Lookup, Stages
+from velostream.tables.base import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,43 +46,116 @@ _ROWS_AT_ONCE = 65_536
 _MOST_PAIRS = 4_000_000
 """A batch with more matches is joined in halves, so that its result fits in memory."""
 _ROWS_RETURNED = 131_072
-_STAR = re.compile(r"[.,(]\s*\*|\b(?:select|distinct|all)\s*\*")
+
+
+class LookupTable(Protocol):
+    """A table as the stage looks rows up in it."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def replica(self, keys: Callable[[], pa.Table]) -> Replica:
+        """Rows among which all are that the keys of the batch can find; `keys` computes them, each one once."""
+
+
+@dataclass(frozen=True)
+class ReplicatedTable:
+    """A table of ours, all of whose rows are published."""
+
+    schema: Schema
+    published: Replica
+
+    def replica(self, keys: Callable[[], pa.Table]) -> Replica:
+        return self.published
+
+
+@dataclass(frozen=True)
+class FetchedTable:
+    """A table in a store, of which the rows for a batch's keys are fetched by one request."""
+
+    schema: Schema
+    columns: tuple[str, ...]
+    """What the keys are compared with."""
+    snapshot: Snapshot
+    replicas: ReplicaPublisher
+
+    def replica(self, keys: Callable[[], pa.Table]) -> Replica:
+        names = tuple(self.schema.column(name).name for name in self.columns)
+        found = self._found(names, keys().rename_columns(list(names)))
+        return self.replicas.publish_rows(found.select(list(self.schema.names)), columns=names)
+
+    def _found(self, names: tuple[str, ...], keys: pa.Table) -> pa.Table:
+        if sorted(names) == sorted(self.schema.key):
+            return self.snapshot.lookup(_as_keys(keys.select(list(self.schema.key))))
+        try:
+            return self.snapshot.lookup_by(names, _as_keys(keys))
+        except UnsupportedError:
+            # By other columns than the key: what the store can't find for us we find among all its rows.
+            return self.snapshot.scan()
+
+
+def _as_keys(keys: pa.Table) -> pa.ChunkedArray | pa.Table:
+    return keys.column(0) if keys.num_columns == 1 else keys
 
 
 def run_stages(
-    session: SparkSession,
-    frame: DataFrame,
-    stages: Stages,
-    *,
-    replicas: Mapping[str, Replica],
-    schemas: Mapping[str, Schema],
+    session: SparkSession, frame: DataFrame, stages: Stages, *, tables: Mapping[str, LookupTable]
 ) -> DataFrame:
-    """The frame of a batch joined to its tables; `replicas` and `schemas` of the tables by the lookups' prefixes.
+    """The frame of a batch joined to its tables, which are given by the lookups' prefixes.
 
-    Nothing is executed yet. Rows keep their order within a partition, and among the matches of one row the table's.
+    Nothing is executed yet but what tables in stores need to know of the batch. Rows keep their order within a
+    partition, and among the matches of one row the table's.
     """
     kept = _read_columns(frame, stages)
+    used: list[object] = []
     with spark_errors_translated():
         if kept is not None:
             frame = frame.select(*(quoted(name) for name in kept))
+        if any(isinstance(table, FetchedTable) for table in tables.values()):
+            frame = _kept_in_memory(frame, used)
         for lookups in _passes(stages.lookups):
-            frame = _looked_up(frame, lookups, replicas, schemas)
-    return keep_alive(run_sql(session, stages.sql, {STAGE: frame}), *replicas.values())
+            replicas = {
+                lookup.prefix: tables[lookup.prefix].replica(partial(_distinct_keys, frame, lookup, tables))
+                for lookup in lookups
+            }
+            used += replicas.values()
+            frame = _looked_up(frame, lookups, replicas, tables)
+    return keep_alive(run_sql(session, stages.sql, {STAGE: frame}), *used)
+
+
+def _kept_in_memory(frame: DataFrame, used: list[object]) -> DataFrame:
+    """The frame, computed once though it is read for its keys and again for its rows."""
+    kept = frame.persist()
+    holder = _Holder()
+    weakref.finalize(holder, _give_back, kept).atexit = False
+    used.append(holder)
+    return kept
+
+
+def _give_back(frame: DataFrame) -> None:
+    with suppress(*spark_errors(), OSError):  # Spark may be gone, and the frame with it
+        frame.unpersist()
+
+
+class _Holder:
+    """Something that lives as long as a frame does."""
+
+
+def _distinct_keys(frame: DataFrame, lookup: Lookup, tables: Mapping[str, LookupTable]) -> pa.Table:
+    schema = tables[lookup.prefix].schema
+    keys = frame.selectExpr(*(f"{_key_text(pair, schema)} AS k{n}" for n, pair in enumerate(lookup.keys)))
+    return arrow_result(keys.dropna("any").distinct())
+
+
+def _key_text(pair: KeyPair, schema: Schema) -> str:
+    return f"CAST({pair.driving} AS {schema.column(pair.column).sql_type})"
 
 
 def _read_columns(frame: DataFrame, stages: Stages) -> list[str] | None:
-    """Columns of the batch that the plan can possibly read; None for all of them.
-
-    Whatever the plan's text mentions is taken as read: a column too many costs a little, one too few would be wrong.
-    """
-    text = "\n".join([stages.sql, *(pair.driving for lookup in stages.lookups for pair in lookup.keys)]).lower()
-    if _STAR.search(text) or not text.isascii():
-        return None
+    """Columns of the batch that the plan can possibly read; None for all of them."""
     names = frame.columns
-    if any("`" in name for name in names) or len({name.lower() for name in names}) < len(names):
-        return None
-    kept = [name for name in names if not name.isascii() or name.lower() in text]
-    return kept if 0 < len(kept) < len(names) else None
+    kept = mentioned(names, stages.sql, *(pair.driving for lookup in stages.lookups for pair in lookup.keys))
+    return list(kept) if 0 < len(kept) < len(names) else None
 
 
 def _passes(lookups: Sequence[Lookup]) -> Iterator[tuple[Lookup, ...]]:
@@ -99,7 +186,7 @@ def _looked_up(
     frame: DataFrame,
     lookups: Sequence[Lookup],
     replicas: Mapping[str, Replica],
-    schemas: Mapping[str, Schema],
+    tables: Mapping[str, LookupTable],
 ) -> DataFrame:
     """The frame and the columns of its matches, after one pass through the workers."""
     width = len(frame.columns)
@@ -107,9 +194,9 @@ def _looked_up(
     found: list[Column] = []
     probes: list[_Probe] = []
     for lookup in lookups:
-        schema = schemas[lookup.prefix]
+        schema = tables[lookup.prefix].schema
         first = width + len(keys)
-        keys += [f"CAST({pair.driving} AS {schema.column(pair.column).sql_type})" for pair in lookup.keys]
+        keys += [_key_text(pair, schema) for pair in lookup.keys]
         wanted = [schema.column(name) for name in lookup.columns]
         found += [
             Column(lookup.prefix + name, column.type) for name, column in zip(lookup.columns, wanted, strict=True)

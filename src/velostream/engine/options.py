@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from velostream.errors import OptionError
+from velostream import plugins
+from velostream.errors import NotFoundError, OptionError
 from velostream.model.options import Option, Options, OptionType
+from velostream.plugins import Group
 from velostream.sql.statements import OptionValue
+from velostream.tables.base import Table
 from velostream.tables.memory.table import MemoryTable
 
-TABLE_OPTIONS = (
+MEMORY = MemoryTable.kind.lower()
+"""The kind of a table whose statement names none."""
+
+_TABLE_OPTIONS = (
     Option("key", "columns of the key, comma-separated"),
-    Option("extension", "kind of store", OptionType.CHOICE, "inmemory", ("inmemory",)),
-    Option("connector", "another word for extension", OptionType.CHOICE, None, ("inmemory",)),
-    *MemoryTable.options,
+    Option("extension", "kind of store", default=MemoryTable.kind),
+    Option("connector", "another word for extension"),
 )
+
+STORE_OPTIONS = (
+    Option("data_source", "name of an address in the connection's configuration: data_source.<name>"),
+    Option("poll.interval", "how often a view looks for changes by other programs", OptionType.DURATION, "30s"),
+    Option("cache.max_size", "keep so many rows of the store in memory", OptionType.INTEGER),
+    Option("cache.ttl", "how long a row may be kept there", OptionType.DURATION),
+)
+"""What every kind of table outside of our own log understands, beside its own options."""
 
 QUERY_OPTIONS = (
     Option("table.wait.timeout", "how long a query waits for the tables it reads", OptionType.DURATION, "5m"),
@@ -26,10 +40,49 @@ QUERY_OPTIONS = (
 STREAM_OPTIONS = (Option("source", "the URI behind CREATE STREAM"),)
 
 
+def table_kind(given: Iterable[OptionValue], *, text: str = "") -> str:
+    """The kind of table that a statement's options name, in lower case; `OptionError` for one that isn't there."""
+    named = [one for one in given if one.name in ("extension", "connector")]
+    if not named:
+        return MEMORY
+    first = named[0]
+    other = next((one for one in named if one.value.lower() != first.value.lower()), None)
+    place: dict[str, Any] = {"line": first.place.line, "column": first.place.column, "text": text or None}
+    if other is not None:
+        raise OptionError(
+            f'option "{first.name}" says "{first.value}" and option "{other.name}" "{other.value}"',
+            detail="both name the kind of the table",
+            hint="give one of them",
+            **place,
+        )
+    try:
+        plugins.load(Group.TABLES, first.value)
+    except NotFoundError as error:
+        known = "one of " + ", ".join(plugins.names(Group.TABLES))
+        wrong = OptionError.value(first.name, first.value, expected=known, **place)
+        wrong.hint = error.hint or wrong.hint
+        raise wrong from error
+    return first.value.lower()
+
+
+def table_class(kind: str) -> type[Table]:
+    """The class of a kind that `table_kind` gave."""
+    found: type[Table] = plugins.load(Group.TABLES, kind)
+    return found
+
+
+def table_options(given: Iterable[OptionValue], *, text: str = "") -> tuple[Option, ...]:
+    """The options a table may have that is of the kind these ones name."""
+    kind = table_kind(given, text=text)
+    own = table_class(kind).options
+    more = [] if kind == MEMORY else [option for option in STORE_OPTIONS if option.name not in {o.name for o in own}]
+    return (*_TABLE_OPTIONS, *own, *more)
+
+
 def query_options(given: Iterable[OptionValue], *, text: str = "") -> Options:
     """Those of a statement's options that the engine itself reads, checked."""
-    known = (*TABLE_OPTIONS, *QUERY_OPTIONS)
     values = tuple(given)
+    known = (*table_options(values, text=text), *QUERY_OPTIONS)
     with pointing_at(values, text=text):
         return Options({o.name: o.value for o in values if any(option.covers(o.name) for option in known)}, known)
 
@@ -57,7 +110,9 @@ def pointing_at(given: Iterable[OptionValue], *, text: str) -> Iterator[None]:
 
 def store_options(given: Iterable[OptionValue]) -> dict[str, str]:
     """Those of a statement's options that its table keeps."""
-    return {o.name: o.value for o in given if any(option.covers(o.name) for option in MemoryTable.options)}
+    values = tuple(given)
+    known = table_options(values)[len(_TABLE_OPTIONS) :]
+    return {o.name: o.value for o in values if any(option.covers(o.name) for option in known)}
 
 
 def refuse_unknown(given: Iterable[OptionValue], known: Iterable[Option], *, text: str) -> None:

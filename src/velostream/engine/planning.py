@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import Entry, EntryKind
-from velostream.engine.options import QUERY_OPTIONS, TABLE_OPTIONS, pointing_at
+from velostream.engine.options import MEMORY, QUERY_OPTIONS, pointing_at, table_options
 from velostream.engine.sourcing import reference_of
 from velostream.errors import present
 from velostream.sources.base import SourceSpec
@@ -29,11 +29,19 @@ class Lens:
     """
 
     def __init__(
-        self, context: EngineContext, book: SourceBook, pinned: dict[str, Schema] | None = None, *, text: str = ""
+        self,
+        context: EngineContext,
+        book: SourceBook,
+        pinned: dict[str, Schema] | None = None,
+        *,
+        options: tuple[OptionValue, ...] = (),
+        text: str = "",
     ) -> None:
+        """`options` are the statement's own; the kind of table they name says which others it may have."""
         self._context = context
         self._book = book
         self._pinned = pinned or {}
+        self._options = options
         self._text = text
         self.found: dict[str, Schema] = {}
 
@@ -48,16 +56,16 @@ class Lens:
             return self._stream(entry)
         if entry.schema is None:
             return Relation(entry.name, RelationKind.TABLE, None, reason="waits for the columns of its source")
-        table = self._context.table(entry.id)
         indexes = [entry.schema.key] if entry.schema.key else []
         indexes += [tuple(columns) for columns in entry.indexes.values()]
+        is_ours = entry.store == MEMORY
         return Relation(
             entry.name,
             RelationKind.TABLE,
             entry.schema,
             indexes=tuple(indexes),
-            rows=table.snapshot().count(),
-            reason="a table" if entry.kind is EntryKind.TABLE else "a view, kept up to date",
+            rows=self._context.table(entry.id).snapshot().count() if is_ours else None,
+            reason=_reason_of(entry),
         )
 
     def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
@@ -66,7 +74,7 @@ class Lens:
 
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
         if reference is None:
-            return [option.name for option in (*TABLE_OPTIONS, *QUERY_OPTIONS)]
+            return [option.name for option in (*table_options(self._options, text=self._text), *QUERY_OPTIONS)]
         return [option.name for option in self._book.options(reference.kind)]
 
     def stream_spec(self, entry: Entry) -> SourceSpec:
@@ -89,6 +97,13 @@ class Lens:
         if schema is not None:
             self.found[spec.identity()] = schema
         return Relation(name, kind, schema, reason=reason)
+
+
+def _reason_of(entry: Entry) -> str:
+    reason = "a table" if entry.kind is EntryKind.TABLE else "a view, kept up to date"
+    if entry.store == MEMORY:
+        return reason
+    return f"{reason}; in {entry.store}: streams look their keys up there, views follow it through a mirror"
 
 
 def definition_of(entry: Entry) -> Create:

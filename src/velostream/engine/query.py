@@ -8,19 +8,25 @@ sources that are tables are folded (maintain/fold.py). All of them commit throug
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from velostream.engine.lookup import run_stages
+from velostream.engine.lookup import FetchedTable, LookupTable, ReplicatedTable, run_stages
 from velostream.engine.relations import run_sql
 from velostream.engine.status import State, StatusBoard
+from velostream.errors import StoreError
+from velostream.model.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
-    from velostream.sql.plan import MapPlan
+    from velostream.sql.plan import Lookup, MapPlan
+    from velostream.tables.memory.sequence import Part
+
+_RETRY = RetryPolicy(interval=timedelta(seconds=1), max_delay=timedelta(seconds=10))
 
 
 class Runner(ABC):
@@ -47,6 +53,26 @@ class Runner(ABC):
         self.stop()
         self.board.become(State.PAUSED)
 
+    def commit_when_possible(self, part: Part, *, stopping: Callable[[], bool]) -> None:
+        """Commit what could not easily be computed again; while a store that it goes to is away, wait for it."""
+        state, attempts = self.board.state, 0
+        while True:
+            try:
+                self.context.commit(part)
+            except StoreError as error:
+                if not error.category.retriable or stopping() or self.context.closing.is_set():
+                    raise
+                attempts += 1
+                delay = _RETRY.delay(attempts)
+                waiting = State.DEGRADED if self.board.was_ready else State.WAITING
+                at = datetime.now(UTC) + delay
+                self.board.retrying(error, attempts=attempts, next_retry_at=at, state=waiting)
+                self.context.closing.wait(delay.total_seconds())
+            else:
+                if attempts:
+                    self.board.become(state)
+                return
+
 
 class BatchTransformation:
     """A `MapPlan` bound to its tables: turns the frame of one batch into the frame of its result."""
@@ -61,18 +87,21 @@ class BatchTransformation:
         """The result of the batch, its tables read as of commit number `at`."""
         plan = self._plan
         if plan.stages is not None and not self._general:
-            replicas = {
-                lookup.prefix: self._context.replicas.publish(
-                    self._context.table(self._tables[lookup.input].id),
-                    columns=tuple(pair.column for pair in lookup.keys),
-                    at=at,
-                )
-                for lookup in plan.stages.lookups
-            }
-            schemas = {
-                lookup.prefix: self._context.table(self._tables[lookup.input].id).schema
-                for lookup in plan.stages.lookups
-            }
-            return run_stages(session, batch, plan.stages, replicas=replicas, schemas=schemas)
-        frames = {relation: self._context.frame(session, entry, at=at) for relation, entry in self._tables.items()}
+            tables = {lookup.prefix: self._table_of(lookup, at) for lookup in plan.stages.lookups}
+            return run_stages(session, batch, plan.stages, tables=tables)
+        frames = {
+            relation: self._context.frame(session, entry, at=at, sql=plan.sql)
+            for relation, entry in self._tables.items()
+        }
         return run_sql(session, plan.sql, frames | {plan.driving: batch})
+
+    def _table_of(self, lookup: Lookup, at: int) -> LookupTable:
+        """What the stage looks up in: all of a table of ours, or what a store has for the keys of the batch."""
+        columns = tuple(pair.column for pair in lookup.keys)
+        entry_id = self._tables[lookup.input].id
+        store = self._context.stores.find(entry_id)
+        replicas = self._context.replicas
+        if store is None:
+            table = self._context.memory_table(entry_id)
+            return ReplicatedTable(table.schema, replicas.publish(table, columns=columns, at=at))
+        return FetchedTable(store.schema, columns, store.snapshot(), replicas)

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +90,17 @@ class SnapshotRelations:
         frame = session.read.schema(positional).parquet(str(version.path)).toDF(*schema.names)
         return keep_alive(frame, lease)
 
+    def frame_of_rows(self, session: SparkSession, rows: pa.Table, schema: Schema) -> DataFrame:
+        """Rows that belong to no version of ours; their file goes with the last frame that needs it."""
+        if not all(_fits_parquet(column.type) for column in schema.columns):
+            return session.createDataFrame(rows.cast(schema.arrow), schema=spark_schema(schema))
+        lease = _Lease()
+        path = self._directory / f"{next(_view_numbers)}.parquet"
+        _write(rows, schema, path)
+        weakref.finalize(lease, path.unlink, missing_ok=True)
+        frame = session.read.schema(spark_schema(_positional(schema))).parquet(str(path)).toDF(*schema.names)
+        return keep_alive(frame, lease)
+
     def forget(self, table_id: str) -> None:
         """Remove all of a table that was dropped."""
         with self._lock:
@@ -110,7 +121,7 @@ class SnapshotRelations:
             found = self._lease(place, snapshot.schema, lease)
             if found is None:
                 path = self._directory / f"{next(_view_numbers)}.parquet"
-                _write(snapshot, path)
+                _write(snapshot.scan(), snapshot.schema, path)
                 found = self._add(place, _Version(path, snapshot.schema), lease)
         with self._lock:
             self._writing.pop(place, None)
@@ -146,9 +157,9 @@ def _unused(version: _Version) -> bool:
     return not version.leases and time.monotonic() - version.last_used > _GRACE_SECONDS
 
 
-def _write(snapshot: Snapshot, path: Path) -> None:
-    schema = _positional(snapshot.schema).arrow
-    rows = snapshot.scan().rename_columns(schema.names).cast(schema)
+def _write(rows: pa.Table, schema: Schema, path: Path) -> None:
+    positional = _positional(schema).arrow
+    rows = rows.rename_columns(positional.names).cast(positional)
     pq.write_table(rows, path, compression="none", use_dictionary=False, row_group_size=_ROWS_PER_GROUP)
 
 
@@ -198,6 +209,21 @@ def _common_tables(views: Mapping[str, str]) -> str:
 def quoted(name: str) -> str:
     """A name as a Spark identifier."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def mentioned(names: Sequence[str], *texts: str) -> tuple[str, ...]:
+    """Those of the columns that SQL texts can possibly read.
+
+    Whatever stands in a text is taken as read: a column too many costs a little, one too few would be wrong.
+    """
+    text = "\n".join(texts).lower()
+    plain = text.isascii() and not _STAR.search(text)
+    if not plain or any("`" in name for name in names) or len({name.lower() for name in names}) < len(names):
+        return tuple(names)
+    return tuple(name for name in names if not name.isascii() or name.lower() in text)
+
+
+_STAR = re.compile(r"[.,(]\s*\*|\b(?:select|distinct|all)\s*\*")
 
 
 def spark_schema(schema: Schema) -> StructType:

@@ -236,6 +236,18 @@ class ReplicaPublisher:
         names = tuple(table.schema.column(name).name for name in columns)
         return self._publication(table).publish(table, names, at)
 
+    def publish_rows(self, rows: pa.Table, *, columns: tuple[str, ...]) -> Replica:
+        """A replica of rows that belong to no version of a table, gone with the object that is given."""
+        with self._lock:
+            self._count += 1
+            folder = self._directory / "rows" / str(self._count)
+        folder.mkdir(parents=True)
+        _write_base(rows, folder / "base.arrow")
+        _write_index(rows, columns, folder / "index-0")
+        replica = Replica(str(folder), "index-0", columns, deltas=0, version=0)
+        weakref.finalize(replica, shutil.rmtree, folder, ignore_errors=True)
+        return replica
+
     def close(self) -> None:
         """Remove everything."""
         with self._lock:
@@ -367,8 +379,7 @@ class _Chain:
         name = self._indexes.get(columns)
         if name is None:
             name = f"index-{len(self._indexes)}"
-            hashes = hash_rows([self._base.column(column) for column in columns])
-            HashIndex.of(hashes, np.arange(len(hashes), dtype=_narrowest(len(hashes)))).save(self._folder / name)
+            _write_index(self._base, columns, self._folder / name)
             self._indexes[columns] = name
         return name
 
@@ -428,6 +439,11 @@ def _write_base(rows: pa.Table, path: Path) -> None:
     # In one piece as far as Arrow allows: taking rows out of many pieces is slower.
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
         writer.write_table(rows.combine_chunks())
+
+
+def _write_index(rows: pa.Table, columns: Sequence[str], path: Path) -> None:
+    hashes = hash_rows([rows.column(column) for column in columns])
+    HashIndex.of(hashes, np.arange(len(hashes), dtype=_narrowest(len(hashes)))).save(path)
 
 
 def _read_base(path: Path) -> pa.Table:

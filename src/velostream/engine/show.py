@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from velostream import plugins
 from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.options import table_class
 from velostream.engine.result import Result
+from velostream.engine.secrets import concealed, public
 from velostream.engine.status import State
-from velostream.errors import NotFoundError
+from velostream.errors import NotFoundError, StoreError
 from velostream.plugins import Group
 from velostream.sql.parse import parse_statement
 from velostream.sql.statements import Create, Show, ShowKind
@@ -19,9 +21,6 @@ from velostream.sql.statements import Create, Show, ShowKind
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.status import Status
-
-_CONFIDENTIAL = r"[\w.\-]*(?:password|secret|token|signature|\.key|_key)[\w.\-]*"
-"""Names of options and URI parameters whose values are nobody's business."""
 
 
 class Shower:
@@ -47,24 +46,35 @@ class Shower:
                 whole = hidden.kind is EntryKind.GROUPS or not self._context.board(entry).was_ready
                 state = board.state if whole else State.DEGRADED
                 status = replace(status, state=state, reason=board.status.reason, error=board.status.error)
-        if entry.is_table and entry.schema is not None:
-            table = self._context.table(entry.id)
-            stats = table.stats()
-            status = replace(status, rows=stats["rows"], bytes=stats["bytes"], version=table.version)
-        return status
+        stats = self._stats(entry)
+        return replace(status, rows=stats.get("rows"), bytes=stats.get("bytes"), version=stats.get("version"))
+
+    def _stats(self, entry: Entry) -> Mapping[str, Any]:
+        """Figures of a table; none while it has no columns, or its store doesn't answer."""
+        if not entry.is_table or entry.schema is None:
+            return {}
+        store = self._context.stores.find(entry.id)
+        if store is None:
+            return self._context.memory_table(entry.id).stats()
+        if store.is_away:
+            return {}
+        try:
+            return store.stats()
+        except StoreError:
+            return {}
 
     def _rows(self, what: ShowKind, name: str | None) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
         visible = self._context.catalog.visible()
         match what:
             case ShowKind.TABLES:
-                return ["name", "kind", "rows", "state"], [
-                    (e.name, e.kind.value, self.status(e).rows, self.status(e).state.value)
-                    for e in visible
-                    if e.is_table
+                statuses = [(entry, self.status(entry)) for entry in visible if entry.is_table]
+                return ["name", "kind", "rows", "state", "extension"], [
+                    (entry.name, entry.kind.value, status.rows, status.state.value, _extension(entry))
+                    for entry, status in statuses
                 ]
             case ShowKind.STREAMS:
                 return ["name", "state", "statement"], [
-                    (e.name, self._context.board(e).state.value, _public(e.sql))
+                    (e.name, self._context.board(e).state.value, public(e.sql))
                     for e in visible
                     if e.kind is EntryKind.STREAM
                 ]
@@ -75,7 +85,7 @@ class Shower:
                         e.kind.value,
                         self._context.board(e).state.value,
                         self._context.board(e).status.reason,
-                        _public(e.sql),
+                        public(e.sql),
                     )
                     for e in visible
                     if e.is_query
@@ -135,10 +145,7 @@ class Shower:
             ]
         rows: list[tuple[Any, ...]] = []
         for entry in entries:
-            if entry.is_table and entry.schema is not None:
-                rows += [
-                    (entry.name, metric, str(value)) for metric, value in self._context.table(entry.id).stats().items()
-                ]
+            rows += [(entry.name, metric, str(value)) for metric, value in self._stats(entry).items()]
         return ["name", "metric", "value"], rows
 
     @staticmethod
@@ -152,11 +159,12 @@ class Shower:
         statement = parse_statement(entry.sql)
         options = getattr(statement, "options", ())
         rows: list[tuple[Any, ...]] = [("kind", entry.kind.value), ("created_at", entry.created_at)]
-        rows += [
-            (option.name, "***" if re.fullmatch(_CONFIDENTIAL, option.name) else option.value) for option in options
-        ]
+        if entry.is_table:
+            rows.append(("extension", _extension(entry)))
+        shown = [option for option in options if not (entry.is_table and option.name in ("extension", "connector"))]
+        rows += [(option.name, concealed(option.name, option.value)) for option in shown]
         if isinstance(statement, Create):
-            rows.append(("statement", _public(entry.sql)))
+            rows.append(("statement", public(entry.sql)))
         return ["property", "value"], rows
 
     def _dead_letters(self, name: str | None) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -183,11 +191,9 @@ def _like(text: str, pattern: str | None) -> bool:
     return re.fullmatch(expression, text, re.IGNORECASE | re.DOTALL) is not None
 
 
-def _public(sql: str) -> str:
-    """A statement without the passwords that stand in its URIs."""
-    without = re.sub(r"(://[^/\s:@]+:)[^@\s/]+@", r"\1***@", sql)
-    without = re.sub(rf"('(?:{_CONFIDENTIAL})' = ')(?:[^']|'')*'", r"\1***'", without, flags=re.IGNORECASE)
-    return re.sub(rf"([?&](?:{_CONFIDENTIAL})=)[^&\s;]*", r"\1***", without, flags=re.IGNORECASE)
+def _extension(entry: Entry) -> str:
+    """The kind of table that holds an entry's rows, as people write it."""
+    return table_class(entry.store).kind
 
 
 def _source_summary(kind: str) -> str:

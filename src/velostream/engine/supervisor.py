@@ -13,19 +13,21 @@ from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import HIDDEN, Entry, EntryKind, Wish
 from velostream.engine.context import DEAD_LETTERS
 from velostream.engine.declared import fit_declared
-from velostream.engine.options import query_options, store_options
+from velostream.engine.options import MEMORY, query_options, store_options
 from velostream.engine.relations import query_error
-from velostream.engine.status import State
+from velostream.engine.status import State, StatusBoard
 from velostream.engine.waiting import Patience, WaitingRoom
-from velostream.errors import NotFoundError, OptionError, QueryError, SourceError, StateError, present
+from velostream.errors import NotFoundError, OptionError, QueryError, SourceError, StateError, StoreError, present
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Strategy
-from velostream.sql.statements import Create, Insert, ObjectKind, QueryAction, SourceRef
+from velostream.sql.statements import Create, Insert, ObjectKind, QueryAction, SourceRef, Statement
 
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.launch import Launcher
 
+Hindrance = NoSchemaYetError | SourceError | StoreError
+"""What a query may wait for to pass."""
 _WRITER_SUFFIXES = ("", ".state", ".intent")
 """An entry's own writers in the commit sequence: rows and positions, Spark's state, intended batches."""
 _FOLDERS = ("feeds", "checkpoints", "streams")
@@ -66,13 +68,43 @@ class Supervisor:
             )
         return bound if statement.columns is None else fit_declared(bound, statement.columns, entry.name)
 
-    def prepare(self, entry: Entry, statement: Create, bound: BoundQuery) -> Entry:
+    def prepare(self, entry: Entry, statement: Create, bound: BoundQuery, *, replacing: Entry | None = None) -> Entry:
         """The entry with its columns, and its table made if it has one. Nothing runs yet."""
         entry = replace(entry, schema=bound.schema, sources=found_columns(bound))
         if entry.kind is EntryKind.VIEW:
-            options = store_options(statement.options)
-            self._context.sequence.create_table(entry.id, name=entry.name, schema=bound.schema, options=options)
+            self.make_table(entry, statement, replacing=replacing)
         return entry
+
+    def make_table(self, entry: Entry, statement: Create, *, replacing: Entry | None = None) -> None:
+        """Make the table of a new entry, in our log or in the store its statement names; found if it is there."""
+        options = store_options(statement.options)
+        if entry.store == MEMORY:
+            schema = present(entry.schema)
+            self._context.sequence.create_table(entry.id, name=entry.name, schema=schema, options=options)
+        elif self._context.stores.find(entry.id) is None:
+            self.keep_secrets(entry, statement)
+            old = None if replacing is None else replacing.id
+            self._context.stores.create(entry, options, self._store_board(entry), replacing=old)
+
+    def keep_secrets(self, entry: Entry, statement: Create) -> None:
+        """Keep the passwords that the statement in the catalog doesn't show, for the next start."""
+        if entry.store != MEMORY:
+            options = {option.name: option.value for option in statement.options}
+            self._context.stores.secrets.keep(entry.id, options)
+
+    def _definition(self, entry: Entry) -> Statement:
+        """The statement of an entry, with its passwords."""
+        statement = parse_statement(entry.sql)
+        secrets = self._context.stores.secrets.of(entry.id)
+        if not secrets or not isinstance(statement, Create):
+            return statement
+        options = tuple(replace(one, value=secrets.get(one.name, one.value)) for one in statement.options)
+        return replace(statement, options=options)
+
+    def _store_board(self, entry: Entry) -> StatusBoard:
+        """Where a store says how it is: of a declared table that is all there is to say, a view has a query, too."""
+        board = self._context.board(entry)
+        return board if entry.kind is EntryKind.TABLE else StatusBoard(entry.name, entry.store)
 
     def launch(self, entry: Entry, statement: Create, bound: BoundQuery) -> None:
         """Start the query of an entry that is in the catalog, and note there what it reads."""
@@ -94,7 +126,7 @@ class Supervisor:
         reads = self._launcher.launch_insert(entry, bound, statement.options, target)
         self._context.catalog.update(replace(entry, reads=tuple(read.id for read in reads)))
 
-    def wait_for_source(self, entry: Entry, trouble: NoSchemaYetError | SourceError, patience: Patience) -> None:
+    def wait_for_source(self, entry: Entry, trouble: Hindrance, patience: Patience) -> None:
         """Start the entry as soon as its source is there; fail it when patience is up."""
         deadline = time.monotonic() + patience.seconds
         next_look = time.monotonic() + patience.interval
@@ -120,7 +152,13 @@ class Supervisor:
         for table_id in self._tables():
             if table_id not in known and table_id != DEAD_LETTERS:
                 self._forget(table_id)
-        missing = next((e for e in entries if e.is_table and e.schema and e.id not in self._tables()), None)
+        self._context.stores.secrets.forget_all_but(known)
+        outside = [entry for entry in entries if entry.store != MEMORY and entry.schema is not None]
+        for entry in outside:
+            options = store_options(getattr(self._definition(entry), "options", ()))
+            self._context.stores.attach(entry, options, self._store_board(entry))
+        ours = [e for e in entries if e.is_table and e.schema is not None and e.store == MEMORY]
+        missing = next((entry for entry in ours if entry.id not in self._tables()), None)
         if missing is not None:
             path = str(self._context.directory.path / "log")
             raise StateError.corrupt(path, reason=f'the rows of {missing.kind} "{missing.name}" are not in it')
@@ -130,7 +168,7 @@ class Supervisor:
                 if any(self._context.sequence.writer(entry.id + suffix) for suffix in _WRITER_SUFFIXES):
                     board.recall_ready()
                 board.become(State.PAUSED if entry.wish is Wish.PAUSED else State.STOPPED)
-            elif not entry.is_query:
+            elif not entry.is_query and entry.store == MEMORY:
                 board.become(State.READY)
 
     def _tables(self) -> Sequence[str]:
@@ -161,11 +199,11 @@ class Supervisor:
             self._say_waiting(entry, trouble)
         return trouble is None
 
-    def _try(self, entry: Entry, deadline: float) -> NoSchemaYetError | SourceError | None:
+    def _try(self, entry: Entry, deadline: float) -> Hindrance | None:
         """Start an entry, or give what there is to wait for. Any other trouble shows on its board."""
         board = self._context.board(entry)
         try:
-            statement = parse_statement(entry.sql)
+            statement = self._definition(entry)
             if isinstance(statement, Insert):
                 self._start_insert(entry, statement)
             elif isinstance(statement, Create):
@@ -175,7 +213,7 @@ class Supervisor:
                 self.launch(entry, statement, bound)
         except NoSchemaYetError as trouble:
             return trouble
-        except SourceError as trouble:
+        except (SourceError, StoreError) as trouble:
             if trouble.category.retriable and time.monotonic() < deadline:
                 return trouble
             board.become(State.FAILED, trouble.message, error=trouble)
@@ -204,7 +242,7 @@ class Supervisor:
             bound = bound.inserted_into(self._context.table_of(target), statement)
         self.launch_insert(entry, statement, target, bound)
 
-    def _say_waiting(self, entry: Entry, trouble: NoSchemaYetError | SourceError) -> None:
+    def _say_waiting(self, entry: Entry, trouble: Hindrance) -> None:
         if isinstance(trouble, NoSchemaYetError):
             reason = f'"{trouble.name}" has no rows to take columns from yet'
         else:
@@ -242,24 +280,27 @@ class Supervisor:
         if groups is not None:
             self._launcher.stop(groups)
 
-    def remove(self, entries: Sequence[Entry]) -> None:
-        """Stop entries and forget them: first in the catalog, then their rows, positions and files."""
+    def remove(self, entries: Sequence[Entry]) -> list[StoreError]:
+        """Stop entries and forget them: first in the catalog, then their rows, positions and files.
+
+        Gives what kept rows from being removed: a store that doesn't answer.
+        """
         for entry in entries:
             self.halt(entry)
         gone = self.with_groups(entries)
         self._context.catalog.remove(*(entry.id for entry in gone))
-        self.forget(gone)
+        return self.forget(gone)
 
     def with_groups(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries, and the groups behind those that have some."""
         groups = [self._context.catalog.hidden(EntryKind.GROUPS, entry.id) for entry in entries]
         return [*entries, *(group for group in groups if group is not None)]
 
-    def forget(self, entries: Sequence[Entry]) -> None:
-        """Remove rows, positions and files of entries that are no longer in the catalog."""
+    def forget(self, entries: Sequence[Entry]) -> list[StoreError]:
+        """Remove rows, positions and files of entries that are no longer in the catalog; gives what hindered that."""
         self._remove_unused_sources()
-        for entry in entries:
-            self._forget(entry.id)
+        hindrances = [self._forget(entry.id) for entry in entries]
+        return [hindrance for hindrance in hindrances if hindrance is not None]
 
     def _remove_unused_sources(self) -> None:
         unused = [
@@ -276,7 +317,8 @@ class Supervisor:
         for entry in unused:
             self._forget(entry.id)
 
-    def _forget(self, entry_id: str) -> None:
+    def _forget(self, entry_id: str) -> StoreError | None:
+        hindrance = self._context.stores.remove(entry_id)
         if entry_id in self._tables():
             self._context.sequence.drop_table(entry_id)
         for suffix in _WRITER_SUFFIXES:
@@ -286,6 +328,7 @@ class Supervisor:
             shutil.rmtree(self._context.directory.path / part / entry_id, ignore_errors=True)
         self._context.relations.forget(entry_id)
         self._context.boards.pop(entry_id, None)
+        return hindrance
 
 
 def found_columns(bound: BoundQuery) -> dict[str, dict[str, object]]:

@@ -204,12 +204,13 @@ class AggregateRunner(Runner):
         files = self._checkpoint.files_consumed(batch_id)
         table = self.context.table(self.entry.id)
         self.context.crash_point("aggregate.before-commit")
-        self.context.sequence.commit(
+        self.commit_when_possible(
             Part(
                 writes=[(table, Write(Mode.UPSERT, self._shape(rows, table.schema)))] if rows.num_rows else [],
                 epoch=Epoch(self._writer, batch_id),
                 position={"files": files},
-            )
+            ),
+            stopping=self._stopping.is_set,
         )
         self.context.crash_point("aggregate.after-commit")
         self._consumed = files

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.model.schema import Schema
-    from velostream.tables.memory.table import MemoryTable
+    from velostream.tables.base import Table
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,10 @@ class OnceRunner(Runner):
         self._sql = sql
         self._inputs = dict(inputs)
         self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
 
     def start(self) -> None:
+        self._stopping.clear()
         if self.context.sequence.writer(self.entry.id) is not None:
             self.board.become(State.READY)
             return
@@ -47,6 +49,7 @@ class OnceRunner(Runner):
         self._thread.start()
 
     def stop(self) -> None:
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout=60)
 
@@ -76,7 +79,7 @@ class OnceRunner(Runner):
         table = self.context.table(self.entry.id)
         result = arrow_result(run_sql(session, self._sql, frames)).rename_columns(list(table.schema.names))
         rows, refused = split_off_nulls(result, table.schema)
-        writes: list[tuple[MemoryTable, Write]] = []
+        writes: list[tuple[Table, Write]] = []
         if refused:
             writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, refused))
         if rows.num_rows:
@@ -84,7 +87,9 @@ class OnceRunner(Runner):
         for source, reading in readings:
             writes += self.context.bad_record_writes(self.entry.name, source, reading.bad_records())
         self.context.crash_point("once.before-commit")
-        self.context.sequence.commit(Part(writes=writes, epoch=Epoch(self.entry.id, 0), position=offsets))
+        self.commit_when_possible(
+            Part(writes=writes, epoch=Epoch(self.entry.id, 0), position=offsets), stopping=self._stopping.is_set
+        )
         self.context.crash_point("once.after-commit")
         self.board.count(rows.num_rows)
         self.board.become(State.READY)

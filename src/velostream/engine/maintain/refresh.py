@@ -96,7 +96,7 @@ class RefreshRunner(Runner):
         table = self.context.table(self.entry.id)
         epoch = Epoch(self.entry.id, self._number + 1)
         self.context.crash_point("refresh.before-commit")
-        self.context.sequence.commit(
+        self.context.commit(
             Part(writes=[(table, Write(Mode.REPLACE, rows))], epoch=epoch, position={"reflects": dict(at)})
         )
         self.context.crash_point("refresh.after-commit")

@@ -1,0 +1,86 @@
+"""Passwords: what of a statement may be shown, and the one file that keeps what may not."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from velostream.engine.directory import write_atomically
+from velostream.errors import StateError
+
+_CONFIDENTIAL = r"[\w.\-]*(?:password|secret|token|signature|\.key|_key)[\w.\-]*"
+"""Names of options and URI parameters whose values are nobody's business."""
+_HIDDEN = "***"
+_REFERENCES = re.compile(r"(?:\$\{[^}]*\})+")
+"""Names of environment variables, which are no secrets; what the variables hold never gets here."""
+_USER_AND_PASSWORD = re.compile(r"(://[^:/@\s]*:)(.*)@", re.DOTALL)
+"""Greedy: a password with an @ in it is hidden whole, at the worst together with what follows it."""
+_PARAMETER = re.compile(rf"([?&](?:{_CONFIDENTIAL})=)([^&\s;]*)", re.IGNORECASE)
+
+
+def is_confidential(name: str) -> bool:
+    """Whether an option of that name holds a secret."""
+    return re.fullmatch(_CONFIDENTIAL, name, re.IGNORECASE) is not None
+
+
+def concealed(name: str, value: str) -> str:
+    """The value of an option as anyone may see it. `${VAR}` stays."""
+    if is_confidential(name):
+        return _without(value)
+    value = _USER_AND_PASSWORD.sub(lambda found: f"{found[1]}{_without(found[2])}@", value)
+    return _PARAMETER.sub(lambda found: found[1] + _without(found[2]), value)
+
+
+def public(sql: str) -> str:
+    """A statement without the passwords that stand in it."""
+    without = re.sub(r"(://[^/\s:@]*:)[^@\s/]+@", rf"\1{_HIDDEN}@", sql)
+    without = re.sub(rf"('(?:{_CONFIDENTIAL})' = ')(?:[^']|'')*'", rf"\1{_HIDDEN}'", without, flags=re.IGNORECASE)
+    return _PARAMETER.sub(rf"\1{_HIDDEN}", without)
+
+
+def _without(value: str) -> str:
+    return value if not value or _REFERENCES.fullmatch(value) else _HIDDEN
+
+
+class SecretFile:
+    """Option values that hold passwords, by the id of their entry, in a file that only its owner can read.
+
+    What stands in the catalog is their concealed form. Thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[str, str]] = {}
+        if path.exists():
+            try:
+                self._values = json.loads(path.read_bytes())
+            except ValueError as error:
+                raise StateError.corrupt(str(path), reason=str(error)) from error
+
+    def of(self, entry_id: str) -> Mapping[str, str]:
+        return self._values.get(entry_id, {})
+
+    def keep(self, entry_id: str, options: Mapping[str, str]) -> None:
+        """Keep those of an entry's options whose concealed form is not all there is to know."""
+        secret = {name: value for name, value in options.items() if concealed(name, value) != value}
+        if secret:
+            with self._lock:
+                self._write({**self._values, entry_id: secret})
+
+    def forget(self, *entry_ids: str) -> None:
+        with self._lock:
+            kept = {known: values for known, values in self._values.items() if known not in entry_ids}
+            if len(kept) < len(self._values):
+                self._write(kept)
+
+    def forget_all_but(self, entry_ids: Iterable[str]) -> None:
+        """Remove what a crash left of entries that never came to be, or are gone."""
+        self.forget(*(set(self._values) - set(entry_ids)))
+
+    def _write(self, values: dict[str, dict[str, str]]) -> None:
+        write_atomically(self._path, json.dumps(values).encode(), private=True)
+        self._values = values
