@@ -14,6 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import pyarrow as pa
+
 from velostream.tables.base import Table, TableSpec
 from velostream.tables.memory import CommitSequence
 
@@ -110,6 +112,33 @@ class SqlForeignTable:
             connection.execute(self._text(statement), values)
 
 
+class LakeForeignTable:
+    """Another program at a Delta table."""
+
+    def __init__(self, location: Path) -> None:
+        import deltalake
+
+        self._lake = deltalake
+        self._location = str(location)
+        columns = {"id": pa.int64(), "name": pa.string(), "amount": pa.decimal128(10, 2)}
+        self._schema = pa.schema(list(columns.items()))
+        deltalake.DeltaTable.create(self._location, self._schema)
+
+    def put(self, id_: int, name: str | None, amount: Decimal | None = None) -> None:
+        self.remove(id_)
+        rows = pa.Table.from_pylist([{"id": id_, "name": name, "amount": amount}], self._schema)
+        self._lake.write_deltalake(self._location, rows, mode="append")
+
+    def remove(self, id_: int) -> None:
+        self._lake.DeltaTable(self._location).delete(f"id = {int(id_)}")
+
+    def exists(self) -> bool:
+        return self._lake.DeltaTable.is_deltatable(self._location)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 def _service(module: str, name: str) -> Callable[[], Server]:
     """The one server of its kind in this test run, started on the first call."""
 
@@ -151,7 +180,10 @@ STORES: Mapping[str, TestStore] = {
     ),
     "mongodb": TestStore(options=lambda _folder, name: {"url": _MONGODB().url, "table": name}, server=_MONGODB),
     "redis": TestStore(options=lambda _folder, name: {"url": _REDIS().url, "table": name}, server=_REDIS),
-    "delta": TestStore(options=lambda folder, name: {"url": str(folder / "delta"), "table": name}),
+    "delta": TestStore(
+        options=lambda folder, name: {"url": str(folder / "lake"), "table": name},
+        foreign=lambda options: LakeForeignTable(Path(options["url"]) / options["table"]),
+    ),
 }
 
 

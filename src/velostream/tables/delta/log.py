@@ -1,0 +1,215 @@
+"""The log of a Delta table: its versions, the files each of them consists of, and commits.
+
+The one place that knows the package `deltalake`. A commit names the version it was worked out from and fails when
+anybody, in this process or another, has committed since; nothing is merged behind our back.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velostream.errors import Category, StateError, StoreError
+from velostream.model.change import Epoch
+
+if TYPE_CHECKING:
+    import deltalake
+
+_READER_FEATURES = frozenset({"timestampNtz"})
+"""What readers of a table must understand, of all that we do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a version. Files never change; a path is never used again."""
+
+    path: str
+    """As the log has it: relative to the table, or absolute, in the encoding of URIs."""
+    rows: int | None
+    """None: the writer hasn't said."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What one version of a table consists of."""
+
+    version: int
+    """Of the log."""
+    data_version: int
+    """The last version, up to this one, that changed rows. What the rest of the package calls the version."""
+    files: tuple[DataFile, ...]
+
+
+class LostRace(Exception):  # noqa: N818 - no error: whoever gets it looks again
+    """Somebody else's commit came first."""
+
+
+class DeltaLog:
+    """A table's log, as far as this object has read it. One thread at a time."""
+
+    def __init__(self, location: Path) -> None:
+        """The log there is at a location; `exists` tells whether there is one."""
+        driver = import_driver()
+        self.location = location
+        with wrapped_errors(location):
+            self._table: deltalake.DeltaTable = driver.DeltaTable(str(location))
+        self._state: LogState | None = None
+
+    @staticmethod
+    def exists(location: Path) -> bool:
+        driver = import_driver()
+        with wrapped_errors(location):
+            return bool(driver.DeltaTable.is_deltatable(str(location)))
+
+    @staticmethod
+    def create(location: Path, schema: pa.Schema, configuration: Mapping[str, str]) -> None:
+        """Make an empty table; nothing happens when another process has made one in the meantime."""
+        driver = import_driver()
+        with wrapped_errors(location):
+            driver.DeltaTable.create(
+                str(location), schema, mode="ignore", configuration=configuration, raise_if_key_not_exists=False
+            )
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return self._table.metadata().configuration
+
+    def columns(self) -> pa.Schema:
+        """The columns the table has. Raises `StateError` when reading its files takes more than we can do."""
+        protocol = self._table.protocol()
+        beyond = set(protocol.reader_features or ()) - _READER_FEATURES
+        partitioned = self._table.metadata().partition_columns
+        if beyond or partitioned or (protocol.min_reader_version > 1 and protocol.reader_features is None):
+            asked = ", ".join(sorted(beyond)) or (
+                f"partitions by {', '.join(partitioned)}" if partitioned else "column mapping"
+            )
+            raise StateError(
+                f'the Delta table at "{self.location}" can\'t be read as a table of this kind',
+                detail=f"it uses: {asked}",
+                code="schema-mismatch",
+            )
+        return pa.schema(self._table.schema().to_arrow())
+
+    def newest(self) -> LogState:
+        """The newest version there is, other writers' included."""
+        with wrapped_errors(self.location):
+            self._table.update_incremental()
+            if self._state is None or self._table.version() != self._state.version:
+                version = self._table.version()
+                self._state = LogState(version, self._data_version(version, self._state), _files_of(self._table))
+        return self._state
+
+    def at(self, version: int) -> LogState | None:
+        """An older version; None when the log doesn't reach back to it any more."""
+        if self._state is not None and version == self._state.version:
+            return self._state
+        driver = import_driver()
+        try:
+            table = driver.DeltaTable(str(self.location), version=version)
+        except driver.exceptions.DeltaError:
+            return None
+        with wrapped_errors(self.location):
+            return LogState(version, self._data_version(version), _files_of(table))
+
+    def last_epoch(self, writer: str) -> int | None:
+        """The writer's last epoch in the version that `newest` gave."""
+        with wrapped_errors(self.location):
+            return self._table.transaction_version(_application(writer))
+
+    def commit(
+        self, read: LogState, *, added: Sequence[DataFile], removed: Sequence[DataFile], epoch: Epoch | None
+    ) -> None:
+        """Make the version after the one that was read, with its epoch. Raises `LostRace` when there is one already."""
+        driver = import_driver()
+        now = int(time.time() * 1000)
+        actions: list[Any] = [
+            driver.transaction.AddAction(
+                path=file.path,
+                size=(self.location / file.path).stat().st_size,
+                partition_values={},
+                modification_time=now,
+                data_change=True,
+                stats=json.dumps({"numRecords": file.rows}),
+            )
+            for file in added
+        ]
+        actions += [
+            driver.transaction.RemoveAction(path=file.path, data_change=True, deletion_timestamp=now)
+            for file in removed
+        ]
+        if self._table.version() != read.version:
+            raise LostRace
+        properties = driver.CommitProperties(
+            max_commit_retries=0,
+            app_transactions=None if epoch is None else [driver.Transaction(_application(epoch.writer), epoch.number)],
+        )
+        with wrapped_errors(self.location):
+            try:
+                self._table.create_write_transaction(
+                    actions, "append", self._table.schema(), commit_properties=properties
+                )
+            except driver.exceptions.CommitFailedError as error:
+                raise LostRace from error
+
+    def _data_version(self, version: int, known: LogState | None = None) -> int:
+        """The last version, up to the one given, that changed rows; none before `known` has to be looked for.
+
+        Read from the commits themselves: `DeltaTable.history` of deltalake 1.6 numbers the newest commits by the
+        version that is loaded.
+        """
+        first = 0 if known is None else known.version
+        for number in range(version, first, -1):
+            commit = self.location / "_delta_log" / f"{number:020}.json"
+            if not commit.exists() or _changed_rows(commit):
+                # A commit that the log has dropped is as good as any: its rows are in all versions there are.
+                return number
+        return 0 if known is None else known.data_version
+
+
+def import_driver() -> Any:
+    """The package `deltalake`; `StoreError` naming the extra when it isn't installed."""
+    try:
+        import deltalake
+        import deltalake.exceptions
+        import deltalake.transaction
+    except ImportError as error:
+        raise StoreError.missing_driver("delta", module="deltalake", extra="delta") from error
+    return deltalake
+
+
+@contextmanager
+def wrapped_errors(location: Path) -> Iterator[None]:
+    """Around whatever touches the table's files."""
+    driver = import_driver()
+    try:
+        yield
+    except (driver.exceptions.DeltaError, OSError, pa.ArrowException) as error:
+        raise StoreError.unreachable(
+            "delta", where=str(location), reason=str(error), category=Category.UNKNOWN
+        ) from error
+
+
+def _application(writer: str) -> str:
+    return f"velostream:{writer}"
+
+
+def _files_of(table: deltalake.DeltaTable) -> tuple[DataFile, ...]:
+    actions = pa.table(table.get_add_actions())
+    paths = actions.column("path").to_pylist()
+    rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None] * len(paths)
+    files = (DataFile(path, count) for path, count in zip(paths, rows, strict=True))
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _changed_rows(commit: Path) -> bool:
+    """Whether a commit added or removed rows; one that records an epoch, or only moves rows, did not."""
+    with commit.open(encoding="utf-8") as lines:
+        actions = (json.loads(line) for line in lines)
+        return any((action.get("add") or action.get("remove") or {}).get("dataChange") for action in actions)

@@ -1,0 +1,69 @@
+"""One version of a Delta table, read from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from velostream.model.expression import Expression
+from velostream.model.schema import Schema
+from velostream.tables.delta.files import DataFiles
+from velostream.tables.delta.log import LogState
+from velostream.tables.delta.pruning import equalities, having, pruning_of
+from velostream.tables.memory.keys import key_values
+from velostream.tables.reads import StoreSnapshot
+from velostream.tables.remainder import Remainder
+
+
+class DeltaCondition:
+    """A condition as a Delta table answers it: files and row groups are left out, all that is left is checked by us."""
+
+    def __init__(self, condition: Expression, schema: Schema) -> None:
+        self.checked = Remainder.of([condition], schema)
+        self.pruning = pruning_of(condition, schema)
+        by_key = bool(schema.key) and equalities(condition, schema) >= set(schema.key)
+        self.access = "key" if by_key else "scan"
+        self.remainder: Expression | None = condition
+
+
+class DeltaSnapshot(StoreSnapshot):
+    """The files of one version; they never change, so neither does this."""
+
+    def __init__(self, name: str, schema: Schema, *, state: LogState, files: DataFiles) -> None:
+        super().__init__(name, schema, state.data_version)
+        self.state = state
+        self._files = files
+
+    def rows_having(self, on: Sequence[str], values: pa.Table, columns: Sequence[str]) -> pa.Table:
+        names = [*on, *(name for name in columns if name not in on)]
+        found = self._files.read(self.state.files, columns=names, pruning=having(values, self.schema))
+        wanted = set(key_values(values, on))
+        qualified = pa.array([key in wanted for key in key_values(found, on)], pa.bool_())
+        return found.filter(qualified).select(list(columns))
+
+    def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        names = self.names(columns)
+        if condition is None:
+            return self._files.read(self.state.files, columns=names)
+        return self._qualified(condition, names).select(names)
+
+    def count(self, condition: Expression | None = None) -> int:
+        if condition is None:
+            return self._files.count(self.state.files)
+        return int(self._qualified(condition, []).num_rows)
+
+    def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
+        passed = 0
+        for batch in self._files.batches(self.state.files, size):
+            skipped = min(max(0, offset - passed), batch.num_rows)
+            passed += batch.num_rows
+            if skipped < batch.num_rows:
+                yield batch.slice(skipped)
+
+    def _qualified(self, condition: Expression, columns: Sequence[str]) -> pa.Table:
+        compiled = DeltaCondition(condition, self.schema)
+        checked = compiled.checked
+        needed = [] if checked is None else [name for name in checked.columns if name not in columns]
+        found = self._files.read(self.state.files, columns=[*columns, *needed], pruning=compiled.pruning)
+        return found if checked is None else checked.kept(found)

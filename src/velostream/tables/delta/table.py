@@ -1,0 +1,237 @@
+"""The kind `delta`: a table in Delta Lake, which Spark and every other reader of Delta understands as it is.
+
+A version is a version of the Delta log, an epoch an application transaction in the commit that holds its rows. Changed
+rows take their files with them: a commit writes the rest of those files anew. What changed between two versions is the
+difference of the files that only one of them has, so it is known for every writer of the table, and for as long as log
+and files are there: what VACUUM has removed is gone.
+
+A commit is all or nothing, and survives the end of the process at any instant. Whether it survives the end of the
+machine is the file system's to say: `deltalake` doesn't wait for the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import unquote, urlsplit
+
+from velostream.errors import AlreadyExistsError, OptionError, StateError, TableError
+from velostream.model.change import ChangeBatch, Epoch, Mode, Write
+from velostream.model.expression import Expression
+from velostream.model.options import Option, Options, OptionType
+from velostream.tables.base import Table, TableCapabilities, TableSpec
+from velostream.tables.change_log import Changes, net_changes
+from velostream.tables.delta.codec import Codec
+from velostream.tables.delta.files import DataFiles
+from velostream.tables.delta.log import DeltaLog, LogState, LostRace
+from velostream.tables.delta.snapshot import DeltaCondition, DeltaSnapshot
+from velostream.tables.delta.writing import FilesToChange
+from velostream.tables.difference import Differ, Difference
+
+_OWNER = "velostream.table"
+_SCHEMA = "velostream.schema"
+"""In the table's configuration: whose it is, and its columns as we call them. A table without them is adopted."""
+_MOST_ATTEMPTS = 100
+"""Each that fails is somebody else's that succeeds."""
+
+
+class DeltaTable(Table):
+    """See the module's text."""
+
+    kind: ClassVar[str] = "delta"
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("url", "folder of the tables, or a Delta table itself; default: a folder of the connection's own"),
+        Option("table", "name of the table's folder there; default: the table's name"),
+        Option(
+            "if.exists",
+            "what to do with a table that is there already",
+            OptionType.CHOICE,
+            default="adopt",
+            choices=("adopt", "fail", "replace"),
+        ),
+    )
+    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
+        insert=True,
+        update=True,
+        delete=True,
+        upsert=True,
+        lookup=True,
+        conditions=True,
+        epochs=True,
+        changes=True,
+        versions=True,
+        durable=True,
+    )
+
+    def __init__(self, spec: TableSpec, location: Path) -> None:
+        """Use `DeltaTable.open`."""
+        self.name = spec.name
+        self.schema = spec.schema
+        self._id = spec.id
+        self._location = location
+        self._codec = Codec(spec.schema)
+        self._files = DataFiles(location, self._codec)
+        self._differ = Differ(spec.name, spec.schema)
+        self._reading = DeltaLog(location)
+        self._reading_lock = threading.Lock()
+        self._writing = DeltaLog(location)
+        self._writing_lock = threading.RLock()
+        self._exclusive_at: int | None = None
+        """The version that commits of an exclusive stretch have to follow."""
+        self._check_columns()
+
+    @classmethod
+    def open(cls, spec: TableSpec) -> DeltaTable:
+        options = Options(spec.options, cls.options)
+        location = _location(spec, options)
+        if DeltaLog.exists(location) and DeltaLog(location).configuration.get(_OWNER) != spec.id:
+            match options.text("if.exists"):
+                case "fail":
+                    raise AlreadyExistsError.of("table", str(location))
+                case "replace":
+                    shutil.rmtree(location)
+        if not DeltaLog.exists(location):
+            configuration = {_OWNER: spec.id, _SCHEMA: json.dumps(spec.schema.to_json())}
+            DeltaLog.create(location, Codec(spec.schema).encoded, configuration)
+        return cls(spec, location)
+
+    @property
+    def version(self) -> int:
+        return self._newest().data_version
+
+    def commit(self, write: Write, epoch: Epoch | None = None) -> int:
+        with self._writing_lock:
+            for _ in range(_MOST_ATTEMPTS):
+                state = self._writing.newest()
+                if epoch is not None and self._is_repeat(epoch):
+                    return state.data_version
+                if self._exclusive_at not in (None, state.version):
+                    raise TableError.conflict(self.name)
+                files = FilesToChange(self.schema, state, self._files)
+                difference = self._difference(write, files)
+                if difference.empty and epoch is None:
+                    return state.data_version
+                try:
+                    return self._committed(state, files, difference, epoch)
+                except LostRace:
+                    continue
+        raise TableError.conflict(self.name)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Other processes can't be held off: when one has committed meanwhile, the commit is a conflict."""
+        with self._writing_lock:
+            outermost = self._exclusive_at is None
+            if outermost:
+                self._exclusive_at = self._writing.newest().version
+            try:
+                yield
+            finally:
+                if outermost:
+                    self._exclusive_at = None
+
+    def snapshot(self, version: int | None = None) -> DeltaSnapshot:
+        state = self._newest() if version is None else self._at(version)
+        return DeltaSnapshot(self.name, self.schema, state=state, files=self._files)
+
+    def changes(self, since: int, until: int | None = None) -> ChangeBatch:
+        end = self._newest() if until is None else self._at(until)
+        start = self._at(since)
+        if start.version > end.version:
+            raise _unknown_version(self.name, since, end.data_version)
+        before, after = set(start.files), set(end.files)
+        removed = self._files.read([file for file in start.files if file not in after])
+        added = self._files.read([file for file in end.files if file not in before])
+        return ChangeBatch(end.data_version, net_changes(self.schema, [Changes(removed, added)]).signed())
+
+    def compile_condition(self, condition: Expression) -> DeltaCondition:
+        return DeltaCondition(condition, self.schema)
+
+    def drop(self) -> None:
+        if self._writing.configuration.get(_OWNER) == self._id:
+            shutil.rmtree(self._location)
+
+    def _newest(self) -> LogState:
+        with self._reading_lock:
+            return self._reading.newest()
+
+    def _at(self, version: int) -> LogState:
+        with self._reading_lock:
+            newest = self._reading.newest()
+            if version > newest.version:
+                raise _unknown_version(self.name, version, newest.data_version)
+            found = self._reading.at(version)
+        # Files of the newest version are surely there; VACUUM removes the others in time.
+        if found is None or not self._files.exist(set(found.files) - set(newest.files)):
+            raise TableError.version_gone(self.name, version, oldest=newest.data_version)
+        return found
+
+    def _is_repeat(self, epoch: Epoch) -> bool:
+        last = self._writing.last_epoch(epoch.writer)
+        return last is not None and epoch.number <= last
+
+    def _difference(self, write: Write, files: FilesToChange) -> Difference:
+        difference = self._differ.difference(write, files)
+        if write.mode is Mode.APPEND and self.schema.key and difference.added.num_rows:
+            taken = files.of_keys(difference.added.select(list(self.schema.key)))
+            if taken.rows.num_rows:
+                raise self._differ.duplicate_key(taken.rows, 0)
+        return difference
+
+    def _committed(self, state: LogState, files: FilesToChange, difference: Difference, epoch: Epoch | None) -> int:
+        if difference.empty:
+            self._writing.commit(state, added=(), removed=(), epoch=epoch)
+        else:
+            removed, rows = files.rewritten(difference)
+            added = self._files.write(rows, version=state.version + 1)
+            self._writing.commit(state, added=added, removed=removed, epoch=epoch)
+        if self._exclusive_at is not None:
+            self._exclusive_at = state.version + 1
+        done = self._writing.newest()
+        self._files.forget_all_but(done.files)
+        return state.data_version if difference.empty else state.version + 1
+
+    def _check_columns(self) -> None:
+        """Raises `StateError` when what is there has other columns, or can't be read here."""
+        known = self._reading.configuration.get(_SCHEMA)
+        there = self._reading.columns()
+        if known is not None:
+            same = json.loads(known) == self.schema.to_json()
+        else:
+            same = there.names == self._codec.encoded.names and there.types == self._codec.encoded.types
+        if not same:
+            raise StateError(
+                f'table "{self.name}" is stored with other columns',
+                detail=f"stored: {', '.join(f'{field.name} {field.type}' for field in there)}",
+                hint="name another table: WITH ('table' = …), or give up what is there: WITH ('if.exists' = 'replace')",
+                code="schema-mismatch",
+            )
+
+
+def _location(spec: TableSpec, options: Options) -> Path:
+    """Where the table is: at `url` itself if that is a Delta table, else in a folder there."""
+    url, name = options.text("url"), options.text("table")
+    if url is None:
+        if spec.directory is None:
+            raise OptionError(
+                'kind "delta" needs the option "url"', hint="WITH ('url' = '/data/lake')", code="missing-option"
+            )
+        return spec.directory / "delta"
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+        raise OptionError.value("url", url, expected="a path or a file:// URI")
+    folder = Path(unquote(parts.path) if parts.scheme else url)
+    return folder if name is None and DeltaLog.exists(folder) else folder / (name or spec.name)
+
+
+def _unknown_version(table: str, version: int, newest: int) -> TableError:
+    return TableError(
+        f'version {version} of table "{table}" does not exist yet',
+        detail=f"newest version: {newest}",
+        code="unknown-version",
+    )

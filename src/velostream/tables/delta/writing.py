@@ -1,0 +1,94 @@
+"""Writes to a Delta table: which rows of which files go, and the files that take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velostream.model.change import Scope
+from velostream.model.schema import Schema
+from velostream.tables.delta.files import DataFiles
+from velostream.tables.delta.log import DataFile, LogState
+from velostream.tables.delta.pruning import having
+from velostream.tables.difference import Difference, Present
+from velostream.tables.memory.conform import stored_schema
+from velostream.tables.memory.keys import key_values
+
+_SMALL_FILE = 50_000
+_MOST_SMALL_FILES = 24
+"""With more of them, a commit puts their rows into the file it writes anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Where a row is."""
+
+    file: DataFile
+    row: int
+
+
+class FilesToChange:
+    """The rows of one version, for a commit that is worked out from it. Files it has read are read once."""
+
+    def __init__(self, schema: Schema, state: LogState, files: DataFiles) -> None:
+        self._schema = schema
+        self._state = state
+        self._files = files
+        self._read: dict[DataFile, pa.Table] = {}
+
+    def of_keys(self, keys: pa.Table) -> Present:
+        return self._having(keys)
+
+    def equal_to(self, rows: pa.Table) -> Present:
+        """By the columns that are quick to compare; more rows than asked for, none too few."""
+        pruning = having(rows, self._schema)
+        return self._present([(file, range(self._rows(file).num_rows)) for file in self._candidates(pruning)])
+
+    def all(self, scope: Scope | None) -> Present:
+        if scope is None:
+            return self._present([(file, range(self._rows(file).num_rows)) for file in self._state.files])
+        column = self._schema.column(scope.column)
+        return self._having(pa.table({column.name: pa.array([scope.value], column.type)}))
+
+    def rewritten(self, difference: Difference) -> tuple[list[DataFile], pa.Table]:
+        """The files that a difference does away with, and the rows to write instead of them."""
+        going: dict[DataFile, list[int]] = {}
+        for handle in difference.removed.handles:
+            going.setdefault(handle.file, []).append(handle.row)
+        small = [file for file in self._state.files if file.rows is not None and file.rows < _SMALL_FILE]
+        if len(small) > _MOST_SMALL_FILES:
+            for file in small:
+                going.setdefault(file, [])
+        staying = []
+        for file in sorted(going, key=lambda file: file.path):
+            rows = self._rows(file)
+            kept = np.setdiff1d(np.arange(rows.num_rows), np.array(going[file], dtype=np.int64))
+            staying.append(rows.take(pa.array(kept)))
+        return list(going), pa.concat_tables([*staying, difference.added])
+
+    def _having(self, values: pa.Table) -> Present:
+        """The rows that have one of these values in the columns of the same names, exactly."""
+        names = values.column_names
+        wanted = set(key_values(values, names))
+        found: list[tuple[DataFile, Sequence[int]]] = []
+        for file in self._candidates(having(values, self._schema)):
+            keys = key_values(self._rows(file), names)
+            found.append((file, [row for row, key in enumerate(keys) if key in wanted]))
+        return self._present(found)
+
+    def _candidates(self, pruning: Any) -> list[DataFile]:
+        return [file for file in self._state.files if self._files.may_have(file, pruning)]
+
+    def _present(self, found: Sequence[tuple[DataFile, Sequence[int]]]) -> Present:
+        rows = [self._rows(file).take(pa.array(places, pa.int64())) for file, places in found if len(places)]
+        handles = [Handle(file, place) for file, places in found for place in places]
+        return Present(pa.concat_tables([stored_schema(self._schema).empty_table(), *rows]), handles)
+
+    def _rows(self, file: DataFile) -> pa.Table:
+        if file not in self._read:
+            self._read[file] = self._files.read([file])
+        return self._read[file]
