@@ -31,6 +31,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
     },
     Group.TABLES: {
         "cache": "velostream.tables.cache:CacheTable",
+        "delta": "velostream.tables.delta:DeltaTable",
         "inmemory": "velostream.tables.memory.table:MemoryTable",
         "mongodb": "velostream.tables.mongodb.table:MongodbTable",
         "sqlite": "velostream.tables.sqlite:SqliteTable",
