@@ -17,12 +17,14 @@ from typing import ClassVar, Self
 import pyarrow as pa
 
 from velostream.errors import AlreadyExistsError, NotFoundError, StateError, TableError, UnsupportedError
-from velostream.model.change import CHANGE, ChangeBatch, Epoch, Mode, Write
+from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Column, Schema
 from velostream.tables.base import Table, TableCapabilities, TableSpec, TableWrites
+from velostream.tables.change_log import net_changes
 from velostream.tables.memory.conform import conform
+from velostream.tables.memory.keys import key_values
 from velostream.tables.memory.values import python_value
 from velostream.tables.relational.condition import RelationalCondition
 from velostream.tables.relational.database import Database, DuplicateRowError, PoolSettings
@@ -31,7 +33,7 @@ from velostream.tables.relational.layout import DeclaredTable, Layout, StoredCol
 from velostream.tables.relational.metadata import Metadata, TableState
 from velostream.tables.relational.reading import Reader
 from velostream.tables.relational.snapshot import RelationalSnapshot
-from velostream.tables.relational.writing import TableWriter, first_duplicate, net_change
+from velostream.tables.relational.writing import TableWriter
 
 RELATIONAL_OPTIONS: tuple[Option, ...] = (
     Option("url", "where the store is, as a SQLAlchemy-style URL"),
@@ -147,7 +149,7 @@ class RelationalTable(Table):
             if version > newest:
                 raise _unknown_version(self.name, version, newest)
             raise TableError.version_gone(self.name, version, oldest=newest)
-        return RelationalSnapshot(self._database, self._reader, newest)
+        return RelationalSnapshot(self._database, self._reader, name=self.name, version=newest)
 
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         self._refuse_if_read_only("changes")
@@ -160,14 +162,7 @@ class RelationalTable(Table):
             if since < oldest:
                 raise TableError.version_gone(self.name, since, oldest=oldest)
             logged = self._metadata.logged(connection, self._layout.name, since, end)
-        nothing = self._reader.stored_schema.empty_table()
-        removed, added = [nothing], [nothing]
-        for changed in logged:
-            gone = pa.compute.less(changed.column(CHANGE), 0)
-            rows = changed.drop_columns([CHANGE])
-            removed.append(rows.filter(gone))
-            added.append(rows.filter(pa.compute.invert(gone)))
-        return ChangeBatch(end, net_change(pa.concat_tables(removed), pa.concat_tables(added)))
+        return ChangeBatch(end, net_changes(self.schema, logged).signed())
 
     def compile_condition(self, condition: Expression) -> RelationalCondition:
         """Raises `CannotCompile` for what only Spark evaluates as Spark does."""
@@ -254,16 +249,17 @@ class RelationalTable(Table):
         )
 
     def _taken_key(self, given: pa.Table) -> object:
-        rows = conform(given, table=self.name, schema=self.schema)
-        number = first_duplicate(rows, self.schema.key)
-        if number is None:
-            with self._database.reading(one_state=True) as connection:
-                found = self._reader.find_keys(connection, rows.select(list(self.schema.key)), self.schema.key)
-            if not len(found.positions):
-                return None
-            number = int(found.positions[0])
-        values = tuple(python_value(rows.column(name)[number]) for name in self.schema.key)
-        return values[0] if len(values) == 1 else values
+        """The first key of the rows that stands there twice, or that the table has already; None when there is none."""
+        names = list(self.schema.key)
+        keys = conform(given, table=self.name, schema=self.schema).select(names)
+        with self._database.reading(one_state=True) as connection:
+            seen = set(key_values(self._reader.find(connection, keys, names), names))
+        for place, key in enumerate(key_values(keys, names)):
+            if key in seen:
+                values = tuple(python_value(column[place]) for column in keys.columns)
+                return values[0] if len(values) == 1 else values
+            seen.add(key)
+        return None
 
     def _same_group(self, table: Table) -> RelationalTable:
         if not isinstance(table, RelationalTable) or table._database is not self._database:  # noqa: SLF001

@@ -17,7 +17,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from velostream.tables.memory.keys import as_array
 from velostream.tables.memory.values import plain_type, python_values
 
 Encoder = Callable[[pa.Array], Sequence[Any]]
@@ -95,10 +94,6 @@ def decode_text(type_: pa.DataType) -> Decoder:
     return decode
 
 
-def encode_decimals(array: pa.Array) -> Sequence[Any]:
-    return list(array.to_pylist())
-
-
 def decode_decimals(type_: pa.DataType) -> Decoder:
     """Decimals, numbers or texts with at most the type's scale."""
     return lambda values: pa.array([_decimal(value) for value in values], type_)
@@ -120,9 +115,14 @@ def decode_microseconds(type_: pa.DataType) -> Decoder:
     return lambda values: pa.array(values, pa.int64()).cast(type_)
 
 
-def encode_naive_datetimes(array: pa.Array) -> Sequence[Any]:
-    """Datetimes in UTC without a zone, for drivers that know none."""
-    return python_values(array)
+def encode_datetimes(array: pa.Array) -> Sequence[Any]:
+    """Datetimes with their zone where the type has one; `plain` gives them in UTC without."""
+    return list(array.to_pylist())
+
+
+def decode_times(type_: pa.DataType) -> Decoder:
+    """Dates and datetimes, with a zone or in UTC, or texts of them."""
+    return lambda values: pa.array([_from_foreign(value, type_) for value in values], type_)
 
 
 def decode_bytes(values: Sequence[Any]) -> pa.Array:
@@ -130,10 +130,14 @@ def decode_bytes(values: Sequence[Any]) -> pa.Array:
 
 
 def encode_nested(array: pa.Array) -> Sequence[Any]:
-    """Structs, lists and maps as JSON text that tells all values apart: see `_to_json`."""
+    """Structs, lists and maps as JSON text."""
+    return [None if value is None else orjson.dumps(value).decode() for value in json_values(array)]
+
+
+def json_values(array: pa.Array) -> list[Any]:
+    """Values of any type as JSON has them, equal exactly for equal values; see `_to_json`."""
     type_ = array.type
-    values = as_array(array).cast(plain_type(type_)).to_pylist()
-    return [None if value is None else orjson.dumps(_to_json(value, type_)).decode() for value in values]
+    return [_to_json(value, type_) for value in array.cast(plain_type(type_)).to_pylist()]
 
 
 def decode_nested(type_: pa.DataType) -> Decoder:
@@ -159,7 +163,7 @@ def _to_json(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_decimal(type_):
         return str(value)
     if pa.types.is_floating(type_):
-        return value if np.isfinite(value) else str(value)
+        return value + 0.0 if np.isfinite(value) else str(value)
     if pa.types.is_binary(type_):
         return base64.b64encode(value).decode()
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):

@@ -10,17 +10,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from velostream.model.expression import Call, ColumnRef, Expression, Literal, columns_of, conjuncts
-from velostream.model.types import render_type
-from velostream.tables.memory.evaluate import CannotCompile, Compiled, column_of, compile_expression
+from velostream.model.expression import Call, ColumnRef, Expression, Literal, conjuncts
 from velostream.tables.relational.dialect import Dialect
 from velostream.tables.relational.layout import Layout, StoredColumn
+from velostream.tables.remainder import Remainder
 
 _CACHED = 1024
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
@@ -28,7 +26,7 @@ _EQUALITIES = ("=", "<>", "<=>")
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RelationalCondition:
     """A condition compiled for one table. A `CompiledCondition`."""
 
@@ -36,17 +34,21 @@ class RelationalCondition:
     """What the store evaluates, as the text after WHERE; empty when it is nothing."""
     parameters: tuple[Any, ...]
     access: str
-    remainder: Expression | None
+    rest: Remainder | None
     """What the store can't evaluate as Spark does; we do, over the rows the store found."""
-    compiled_remainder: Compiled | None = field(default=None, repr=False, compare=False)
-    remainder_columns: tuple[str, ...] = ()
 
-    def keep(self, rows: pa.Table) -> pa.Table:
+    @property
+    def remainder(self) -> Expression | None:
+        return None if self.rest is None else self.rest.condition
+
+    @property
+    def remainder_columns(self) -> tuple[str, ...]:
+        """The columns that `kept` needs."""
+        return () if self.rest is None else self.rest.columns
+
+    def kept(self, rows: pa.Table) -> pa.Table:
         """The rows for which the remainder is true as well."""
-        if self.compiled_remainder is None:
-            return rows
-        mask = column_of(self.compiled_remainder.run(rows), rows.num_rows, pa.bool_())
-        return rows.filter(pc.fill_null(mask, False))
+        return rows if self.rest is None else self.rest.kept(rows)
 
 
 EVERYTHING = RelationalCondition("", (), "scan", None)
@@ -79,31 +81,24 @@ class ConditionCompiler:
 
     def _compile(self, condition: Expression) -> RelationalCondition:
         schema = self._layout.schema
-        whole = compile_expression(condition, schema)
-        if not (pa.types.is_boolean(whole.type) or pa.types.is_null(whole.type)):
-            raise CannotCompile(f"a condition is BOOLEAN, not {render_type(whole.type)}")
+        # All of it must be known to us: a column that doesn't exist, or a wrong type, is an error wherever it stands.
+        Remainder.of([condition], schema)
         rendering = _Rendering(self._dialect, self._layout)
         texts: list[str] = []
         left: list[Expression] = []
         tied: set[str] = set()
         for part in conjuncts(condition):
-            text = rendering.tried(part, top=True)
+            text = rendering.tried(part)
             if text is None:
                 left.append(part)
             else:
                 texts.append(text)
                 tied |= _tied_column(part, self._layout)
-        remainder = _conjunction(left)
-        key = self._layout.schema.key
         return RelationalCondition(
             text=" AND ".join(f"({text})" for text in texts),
             parameters=tuple(rendering.parameters),
-            access="key" if key and tied.issuperset(key) else "scan",
-            remainder=remainder,
-            compiled_remainder=None if remainder is None else compile_expression(remainder, schema),
-            remainder_columns=()
-            if remainder is None
-            else tuple(schema.column(name).name for name in sorted(columns_of(remainder))),
+            access="key" if schema.key and tied.issuperset(schema.key) else "scan",
+            rest=Remainder.of(left, schema),
         )
 
 
@@ -119,11 +114,11 @@ class _Rendering:
         self._layout = layout
         self.parameters: list[Any] = []
 
-    def tried(self, expression: Expression, *, top: bool) -> str | None:
-        """The text of a condition; None, and nothing bound, when it can't be pushed down."""
+    def tried(self, conjunct: Expression) -> str | None:
+        """The text of a conjunct; None, and nothing bound, when it can't be pushed down."""
         bound = len(self.parameters)
         try:
-            return self._condition(expression, top=top)
+            return self._condition(conjunct, top=True)
         except _CannotPush:
             del self.parameters[bound:]
             return None
@@ -164,7 +159,7 @@ class _Rendering:
         template = _template(operator, column)
         left, right = template.format(self._name(column)), template.format(self._bound(column, literal))
         if operator == "<=>":
-            return self._dialect.same(left, right)
+            return f"({left} = {right} AND {self._name(column)} IS NOT NULL)"
         if operator == "=" and top:
             return self._dialect.equality_condition(self._layout, column, left, [right])
         return f"{left} {operator} {right}"
@@ -212,11 +207,3 @@ def _tied_column(part: Expression, layout: Layout) -> set[str]:
         ):
             return {layout.schema.column(name).name}
     return set()
-
-
-def _conjunction(parts: Sequence[Expression]) -> Expression | None:
-    """All of them, as a balanced tree: a condition may have thousands."""
-    while len(parts) > 1:
-        pairs: list[Expression] = [Call("and", pair) for pair in zip(parts[::2], parts[1::2], strict=False)]
-        parts = [*pairs, *parts[2 * len(pairs) :]]
-    return parts[0] if parts else None

@@ -118,7 +118,7 @@ class Database:
                 yield held.connection
             return
         with self._failures_told(), self._connection() as connection:
-            if not one_state:
+            if self.dialect.autocommits and not one_state:
                 yield connection
                 return
             self.dialect.begin(connection, write=False)

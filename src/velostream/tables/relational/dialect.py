@@ -88,6 +88,12 @@ class Dialect(ABC):
     bytes_type: ClassVar[str] = "BLOB"
     lock_clause: ClassVar[str] = " FOR UPDATE"
     """What makes a SELECT lock the rows it finds until the transaction ends; empty where `begin` locks all."""
+    locks_by_update: ClassVar[bool] = False
+    """Whether a row is locked by an UPDATE that changes nothing, for stores whose SELECT can't."""
+    autocommits: ClassVar[bool] = True
+    """Whether a statement outside of a transaction is one of its own; if not, `begin` goes before every read."""
+    finds_nulls_apart: ClassVar[bool] = False
+    """Whether `find` gives conditions the text NULL for a NULL, and other texts for values that are none."""
     errors: tuple[type[BaseException], ...]
     """What the driver raises, and nothing else."""
 
@@ -184,6 +190,10 @@ class Dialect(ABC):
         definition = f"{self.quote(column.stored_name)} {column.codec.store_type}"
         return definition if column.nullable else f"{definition} NOT NULL"
 
+    def create_if_missing(self, connection: DriverConnection, name: str, definition: str) -> None:
+        """Make a table of our own bookkeeping unless it is there."""
+        self.run(connection, f"CREATE TABLE IF NOT EXISTS {name} ({definition})")
+
     def drop_statements(self, layout: Layout) -> list[str]:
         return [f"DROP TABLE IF EXISTS {layout.quoted}"]
 
@@ -223,6 +233,19 @@ class Dialect(ABC):
         """
         return None
 
+    def update(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
+        """Give the rows of these keys, all of which are there, their new values."""
+        others = [column for column in layout.columns if column not in layout.key]
+        markers = self.markers(len(layout.columns))
+        assigned = [f"{self.quote(c.stored_name)} = {m}" for c, m in zip(others, markers, strict=False)]
+        names = [self.quote(column.stored_name) for column in layout.key]
+        condition = self.key_condition(layout, names, markers[len(others) :])
+        self.run_many(
+            connection,
+            f"UPDATE {layout.quoted} SET {', '.join(assigned)} WHERE {condition}",
+            encoded_rows([*others, *layout.key], rows),
+        )
+
     def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
         """Remove the rows of distinct keys; how many there were."""
         names = [self.quote(column.stored_name) for column in layout.key]
@@ -232,7 +255,7 @@ class Dialect(ABC):
         )
 
     def delete_identities(self, connection: DriverConnection, layout: Layout, identities: Sequence[Any]) -> None:
-        """Remove rows by what tells them apart."""
+        """Remove rows of a table without a key by what tells them apart."""
         self.run_many(
             connection,
             f"DELETE FROM {layout.quoted} WHERE {layout.identity} = {self.marker(0)}",
@@ -247,21 +270,23 @@ class Dialect(ABC):
         values: pa.Table,
         select: Sequence[str],
     ) -> Iterator[Sequence[Any]]:
-        """For each row of `values`, which has the condition's columns: its number and what is selected of its matches.
+        """For each row of `values`, which are distinct: its number and what is selected of each row that has them.
 
-        `select` is SQL over the table under the alias `t`. In any order; one round trip for as many values as fit.
+        The values have the condition's columns; `select` is SQL over the table under the alias `t`. In any order; one
+        round trip for as many values as fit.
         """
         width = len(condition.columns) + 1
         most = max(1, self.most_parameters // width)
+        names = [f"c{number}" for number in range(width - 1)]
+        matches = condition.text([f"k.{name}" for name in names])
         encoded = [(number, *row) for number, row in enumerate(encoded_rows(condition.columns, values))]
-        aliases = [f"c{number}" for number in range(width - 1)]
         for start in range(0, len(encoded), most):
             chunk = encoded[start : start + most]
             markers = iter(self.markers(width * len(chunk)))
             tuples = ", ".join("(" + ", ".join(next(markers) for _ in range(width)) + ")" for _ in chunk)
             statement = (
-                f"WITH k(p, {', '.join(aliases)}) AS (VALUES {tuples}) SELECT k.p, {', '.join(select)} "
-                f"FROM k CROSS JOIN {layout.quoted} t WHERE {condition.text([f'k.{alias}' for alias in aliases])}"
+                f"WITH k(p, {', '.join(names)}) AS (VALUES {tuples}) SELECT k.p, {', '.join(select)} "
+                f"FROM k CROSS JOIN {layout.quoted} t WHERE {matches}"
             )
             yield from self.rows(connection, statement, [value for row in chunk for value in row])
 
@@ -304,7 +329,7 @@ class Dialect(ABC):
 
 
 class FindCondition(Protocol):
-    """Which rows belong to a row of values."""
+    """Which rows of the table have a row of values."""
 
     @property
     def columns(self) -> Sequence[StoredColumn]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from velostream.model.change import Epoch
 from velostream.model.schema import Schema
+from velostream.tables.change_log import Changes
 from velostream.tables.relational.dialect import Dialect, DriverConnection
 
 TABLES = "_velostream_tables"
@@ -46,13 +45,16 @@ class Metadata:
             CHANGES: f"table_name {name} NOT NULL, version {integer} NOT NULL, changed {data} NOT NULL, "
             "PRIMARY KEY (table_name, version)",
         }.items():
-            dialect.run(connection, f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+            dialect.create_if_missing(connection, table, columns)
 
     def exists(self, connection: DriverConnection) -> bool:
         return self._dialect.declared(connection, TABLES) is not None
 
     def state(self, connection: DriverConnection, table: str, *, lock: bool = False) -> TableState | None:
         """The entry of a table; with `lock` nobody else commits to it before the transaction ends."""
+        if lock and self._dialect.locks_by_update:
+            unchanged = f"UPDATE {TABLES} SET version = version WHERE name = {self._marker(0)}"
+            self._dialect.run(connection, unchanged, [table])
         statement = f"SELECT id, version, columns, made, followed_from FROM {TABLES} WHERE name = {self._marker(0)}"
         found = next(
             self._dialect.rows(connection, statement + (self._dialect.lock_clause if lock else ""), [table]), None
@@ -107,14 +109,11 @@ class Metadata:
             )
         self._dialect.run(connection, statement, [epoch.number, table, epoch.writer])
 
-    def log(self, connection: DriverConnection, table: str, version: int, changed: pa.Table) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, changed.schema) as writer:
-            writer.write_table(changed)
+    def log(self, connection: DriverConnection, table: str, version: int, changes: Changes) -> None:
         self._dialect.run(
             connection,
             f"INSERT INTO {CHANGES} (table_name, version, changed) VALUES ({', '.join(self._dialect.markers(3))})",
-            [table, version, sink.getvalue().to_pybytes()],
+            [table, version, changes.encode()],
         )
 
     def forget(self, connection: DriverConnection, table: str, until: int) -> None:
@@ -125,7 +124,7 @@ class Metadata:
             [table, until],
         )
 
-    def logged(self, connection: DriverConnection, table: str, since: int, until: int) -> list[pa.Table]:
+    def logged(self, connection: DriverConnection, table: str, since: int, until: int) -> list[Changes]:
         """What each commit after `since` up to `until` changed."""
         found = self._dialect.rows(
             connection,
@@ -133,7 +132,7 @@ class Metadata:
             f"AND version > {self._marker(1)} AND version <= {self._marker(2)} ORDER BY version",
             [table, since, until],
         )
-        return [pa.ipc.open_stream(bytes(data)).read_all() for (data,) in found]
+        return [Changes.decode(bytes(data)) for (data,) in found]
 
     def _update(self, connection: DriverConnection, table: str, column: str, value: int) -> None:
         self._dialect.run(
