@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from velostream.errors import NotFoundError, OptionError, StateError, TableError, UnsupportedError
 from velostream.model.options import Option, Options, OptionType
@@ -31,7 +32,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("history", "for how many commits `changes` is kept once the table is followed", OptionType.INTEGER, "1000"),
     Option("pool.size", "how many connections there may be", OptionType.INTEGER, default="8"),
     Option("connection.pool.size", "the same as pool.size", OptionType.INTEGER),
-    Option("connect.timeout", "how long to wait for the server", OptionType.DURATION, default="10s"),
+    Option("connect.timeout", "how long to wait for the server", OptionType.DURATION, default="5s"),
+    Option("retry.timeout", "how long to try again what failed for a passing reason", OptionType.DURATION, "15s"),
 )
 
 
@@ -44,6 +46,14 @@ def url_of(kind: str, options: Options, *, example: str) -> str:
 
 def pool_size(options: Options) -> int:
     return options.integer("connection.pool.size") or options.integer("pool.size") or 1
+
+
+def connect_timeout(options: Options) -> timedelta:
+    return options.duration("connect.timeout") or timedelta(milliseconds=1)
+
+
+def retry_timeout(options: Options) -> timedelta:
+    return options.duration("retry.timeout") or timedelta()
 
 
 def is_read_only(options: Options) -> bool:

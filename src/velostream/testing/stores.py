@@ -139,6 +139,62 @@ class LakeForeignTable:
         """Nothing is held."""
 
 
+class MongodbForeignTable:
+    """Another program at a MongoDB, whose documents have fields that are no columns."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import pymongo
+
+        self._client: Any = pymongo.MongoClient(url)
+        self._collection = self._client.get_default_database()[name]
+
+    def put(self, id_: int, name: str | None, amount: Decimal | None = None) -> None:
+        from bson.decimal128 import Decimal128
+
+        values = {"name": name, "amount": None if amount is None else Decimal128(amount), "note": "theirs"}
+        self._collection.update_one({"id": id_}, {"$set": values}, upsert=True)
+
+    def remove(self, id_: int) -> None:
+        self._collection.delete_one({"id": id_})
+
+    def exists(self) -> bool:
+        return self._collection.name in self._collection.database.list_collection_names()
+
+    def close(self) -> None:
+        self._collection.drop()
+        self._client.close()
+
+
+class RedisForeignTable:
+    """Another program at a Redis: a hash per row, whose key has the row's key after a colon."""
+
+    def __init__(self, url: str, name: str) -> None:
+        import redis
+
+        self._client: Any = redis.Redis.from_url(url)
+        self._name = name
+
+    def put(self, id_: int, name: str | None, amount: Decimal | None = None) -> None:
+        given = {"name": name, "amount": amount}
+        self.remove(id_)
+        values = {field: str(value) for field, value in given.items() if value is not None}
+        self._client.hset(f"{self._name}:{id_}", mapping={"note": "theirs", **values})
+
+    def remove(self, id_: int) -> None:
+        self._client.delete(f"{self._name}:{id_}")
+
+    def exists(self) -> bool:
+        return bool(self._keys())
+
+    def close(self) -> None:
+        for key in self._keys():
+            self._client.delete(key)
+        self._client.close()
+
+    def _keys(self) -> list[bytes]:
+        return list(self._client.scan_iter(match=f"{self._name}:[0-9]*"))
+
+
 def _service(module: str, name: str) -> Callable[[], Server]:
     """The one server of its kind in this test run, started on the first call."""
 
@@ -152,6 +208,9 @@ _POSTGRES = _service("postgres", "PostgresService")
 _MYSQL = _service("mysql", "MysqlService")
 _MONGODB = _service("mongodb", "MongodbService")
 _REDIS = _service("redis", "RedisService")
+
+_IMPATIENT = {"connect.timeout": "1s", "retry.timeout": "1s"}
+"""A server that is gone is said to be after a second."""
 
 STORES: Mapping[str, TestStore] = {
     "inmemory": TestStore(open_together=open_in_memory, examples=30),
@@ -178,8 +237,16 @@ STORES: Mapping[str, TestStore] = {
         ),
         server=_MYSQL,
     ),
-    "mongodb": TestStore(options=lambda _folder, name: {"url": _MONGODB().url, "table": name}, server=_MONGODB),
-    "redis": TestStore(options=lambda _folder, name: {"url": _REDIS().url, "table": name}, server=_REDIS),
+    "mongodb": TestStore(
+        options=lambda _folder, name: {"url": _MONGODB().url, "table": name, **_IMPATIENT},
+        foreign=lambda options: MongodbForeignTable(options["url"], options["table"]),
+        server=_MONGODB,
+    ),
+    "redis": TestStore(
+        options=lambda _folder, name: {"url": _REDIS().url, "table": name, **_IMPATIENT},
+        foreign=lambda options: RedisForeignTable(options["url"], options["table"]),
+        server=_REDIS,
+    ),
     "delta": TestStore(
         options=lambda folder, name: {"url": str(folder / "lake"), "table": name},
         foreign=lambda options: LakeForeignTable(Path(options["url"]) / options["table"]),

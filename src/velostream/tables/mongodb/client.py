@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +14,17 @@ from velostream.errors import Category, StoreError, VelostreamError
 
 T = TypeVar("T")
 KIND = "mongodb"
+_log = logging.getLogger(__name__)
+_APPLICATION = "velostream"
+_IDLE = "idleSession"
 _AUTHENTICATION = frozenset({13, 18, 8000})
 _MISSING = frozenset({26, 60})
 _CONFIGURATION = frozenset({20, 59, 72, 115})
 _SNAPSHOT_UNAVAILABLE = 246
 _SNAPSHOT_TOO_OLD = 239
 _ATTEMPTS = 4
-_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 0.5
 
 
 class Connection:
@@ -63,6 +68,7 @@ class Connection:
             parsed = parse_uri(url)
             milliseconds = int(timeout.total_seconds() * 1000)
             settings: dict[str, Any] = {
+                "appName": _APPLICATION,
                 **credentials,
                 "connect": False,
                 "maxPoolSize": pool_size,
@@ -135,6 +141,73 @@ class Connection:
         with self.told():
             return ask()
 
+    def transact(self, work: Callable[[Any], T], *, patience: timedelta) -> T:
+        """Run work in a transaction, given its session: all of it is done and on disk, or nothing.
+
+        Work is run again after a conflict with another writer or a lost connection, until patience ends. A commit
+        whose answer got lost is asked for again, which the server recognises. `StoreError` otherwise.
+        """
+        from pymongo.errors import PyMongoError
+
+        deadline = time.monotonic() + patience.total_seconds()
+        attempt = 0
+        with self.told(), self.client.start_session() as session:
+            while True:
+                attempt += 1
+                try:
+                    with session.start_transaction(**_transaction_settings()):
+                        done = work(session)
+                        # Left to the end of the block, an unknown result could not be told from a failure of the work.
+                        self._commit(session, deadline)
+                except PyMongoError as error:
+                    if not error.has_error_label("TransientTransactionError") or time.monotonic() >= deadline:
+                        raise
+                    if attempt % _ATTEMPTS == 0:
+                        self._end_orphans()
+                    time.sleep(min(_PAUSE_SECONDS * attempt, _LONGEST_PAUSE_SECONDS))
+                else:
+                    return done
+
+    def _end_orphans(self) -> None:
+        """End transactions of ours whose process is gone: the server would keep their locks for a minute.
+
+        Ending one of a process that lives does no harm, it begins anew.
+        """
+        from pymongo.errors import PyMongoError
+
+        try:
+            with self.client.admin.aggregate(
+                [{"$currentOp": {"idleConnections": True, "idleSessions": True}}]
+            ) as found:
+                operations = list(found)
+            connected = {operation.get("connectionId") for operation in operations if operation["type"] != _IDLE}
+            orphans = [
+                {"id": operation["lsid"]["id"]}
+                for operation in operations
+                if operation["type"] == _IDLE
+                and operation.get("appName") == _APPLICATION
+                and "transaction" in operation
+                and operation.get("connectionId") not in connected
+            ]
+            if orphans:
+                self.client.admin.command({"killSessions": orphans})
+        except PyMongoError as error:
+            _log.debug("orphaned transactions at %s are left to the server: %s", self.where, error)
+
+    @staticmethod
+    def _commit(session: Any, deadline: float) -> None:
+        from pymongo.errors import PyMongoError
+
+        while True:
+            try:
+                session.commit_transaction()
+            except PyMongoError as error:
+                if not error.has_error_label("UnknownTransactionCommitResult") or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
     def close(self) -> None:
         """Give back one use; the last one closes the client."""
         with self._open_lock:
@@ -150,6 +223,18 @@ class Connection:
         if category is Category.NETWORK or category is Category.AUTHENTICATION:
             return StoreError.unreachable(KIND, where=self.where, reason=str(error), category=category)
         return StoreError(f'{KIND} at "{self.where}" refused a request', detail=str(error), category=category)
+
+
+def _transaction_settings() -> dict[str, Any]:
+    from pymongo import ReadPreference
+    from pymongo.read_concern import ReadConcern
+    from pymongo.write_concern import WriteConcern
+
+    return {
+        "read_concern": ReadConcern("snapshot"),
+        "write_concern": WriteConcern("majority"),
+        "read_preference": ReadPreference.PRIMARY,
+    }
 
 
 def category_of(error: BaseException) -> Category:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import timedelta
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
@@ -18,10 +17,12 @@ from velostream.tables.change_log import Changes, net_changes
 from velostream.tables.difference import Differ
 from velostream.tables.document_stores import (
     OPTIONS,
+    connect_timeout,
     dropped,
     is_read_only,
     pool_size,
     read_only,
+    retry_timeout,
     unknown_version,
     url_of,
 )
@@ -66,6 +67,7 @@ class MongodbTable(Table):
         self._connection = connection
         self._read_only = is_read_only(options)
         self._history = options.integer("history") or 0
+        self._patience = retry_timeout(options)
         self._layout = opened.layout
         self._incarnation = opened.incarnation
         self._metadata = Metadata(connection.database)
@@ -86,8 +88,9 @@ class MongodbTable(Table):
         except ImportError as error:
             raise StoreError.missing_driver(cls.kind, module="pymongo", extra="mongodb") from error
         credentials = {name: text for name in ("username", "password") if (text := options.text(name))}
-        timeout = options.duration("connect.timeout") or timedelta(seconds=10)
-        connection = Connection.to(url, credentials=credentials, timeout=timeout, pool_size=pool_size(options))
+        connection = Connection.to(
+            url, credentials=credentials, timeout=connect_timeout(options), pool_size=pool_size(options)
+        )
         try:
             with connection.told():
                 return cls(spec, options, connection, Opening.of(spec, options, connection))
@@ -216,25 +219,17 @@ class MongodbTable(Table):
                     self._expected = None
 
     def _commit(self, parts: Sequence[TableWrites], epoch: Epoch | None) -> list[int]:
-        from pymongo import ReadPreference
-        from pymongo.read_concern import ReadConcern
-        from pymongo.write_concern import WriteConcern
-
         tables = [self._of_this_group(part.table) for part in parts]
         with ExitStack() as held:
             for table in sorted(set(tables), key=lambda table: table.collection):
                 table._refuse_if_read_only("insert")  # noqa: SLF001 - its own class
                 held.enter_context(table._lock)  # noqa: SLF001 - its own class
-            held.enter_context(self._connection.told())
-            session = held.enter_context(self._connection.client.start_session())
-            versions: list[int] = session.with_transaction(
+            versions = self._connection.transact(
                 lambda session: [
                     table._apply(session, part, epoch)  # noqa: SLF001 - its own class
                     for table, part in zip(tables, parts, strict=True)
                 ],
-                read_concern=ReadConcern("snapshot"),
-                write_concern=WriteConcern("majority"),
-                read_preference=ReadPreference.PRIMARY,
+                patience=self._patience,
             )
             for table, version in zip(tables, versions, strict=True):
                 if table._expected is not None:  # noqa: SLF001 - its own class
