@@ -33,6 +33,8 @@ from velostream.tables.memory.keys import key_normaliser, key_values
 from velostream.tables.memory.table import MemoryTable
 from velostream.tables.memory.values import python_values
 
+_OWN_WAYS = ("ttl", "retention")
+"""What a memory table has options for and a cache does itself: it has to know which rows leave."""
 _HISTORY = "1000"
 """Versions kept for those who follow the table; each is small, as a cache is."""
 
@@ -44,7 +46,7 @@ class CacheTable(Table):
     options: ClassVar[tuple[Option, ...]] = (
         Option("max_size", "how many rows are kept", OptionType.INTEGER, default="10000"),
         Option("ttl", "how long after it was written a row is kept; for ever by default", OptionType.DURATION),
-        *MemoryTable.options,
+        *(option for option in MemoryTable.options if option.name not in _OWN_WAYS),
     )
     capabilities: ClassVar[TableCapabilities] = TableCapabilities(
         insert=True,
