@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from velostream.errors import TableError
 from velostream.model.schema import Column, Schema
+from velostream.tables.content_hash import content_hashes
 from velostream.tables.memory.conform import stored_schema
-from velostream.tables.mongodb.content_hash import content_hashes
 from velostream.tables.mongodb.values import BsonValue, Values, escape
 
 Document = dict[str, Any]

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from velostream.model.change import Scope
+from velostream.tables.content_hash import content_hashes
 from velostream.tables.difference import Present
 from velostream.tables.memory.compare import hashable_rows
 from velostream.tables.mongodb.client import Connection
-from velostream.tables.mongodb.content_hash import content_hashes
 from velostream.tables.mongodb.layout import HASH, Document, Layout
 from velostream.tables.mongodb.values import BsonValue
 
