@@ -162,7 +162,11 @@ class Binder:
         if plan.strategy is not Strategy.AGGREGATE:
             sql = plan.map.sql if plan.map is not None else plan.sql
             schema = output_schema(session, sql, schemas).with_key(plan.key)
-            return BoundQuery(plan, tuple(inputs), schema, found=lens.found)
+            if plan.delta is None or plan.delta.grouped is None:
+                return BoundQuery(plan, tuple(inputs), schema, found=lens.found)
+            feed = output_schema(session, plan.delta.grouped.feed.sql, schemas)
+            groups = output_schema(session, plan.delta.grouped.bare, {FEED: feed})
+            return BoundQuery(plan, tuple(inputs), schema, feed, groups, found=lens.found)
         aggregate = present(plan.aggregate)
         feed = output_schema(session, aggregate.feed.sql, schemas)
         groups = output_schema(session, aggregate.sql, {FEED: feed}).with_key(aggregate.key)

@@ -19,7 +19,7 @@ from velostream.engine.binding import BoundQuery
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.launch import gate_policy
 from velostream.engine.maintain.mirror import MirrorRunner
-from velostream.engine.maintain.refresh import RefreshRunner
+from velostream.engine.maintain.views import ViewRunner
 from velostream.engine.options import MEMORY, query_options
 from velostream.engine.passthrough import answer
 from velostream.engine.reading import read_range
@@ -150,7 +150,7 @@ class Executor:
             if isinstance(runner, MirrorRunner):
                 runner.catch_up()
                 changed[upstream.id] = self._context.table(upstream.id).version
-            if isinstance(runner, RefreshRunner):
+            if isinstance(runner, ViewRunner):
                 if runner.board.state is not State.READY:
                     return
                 moved = moved or any(

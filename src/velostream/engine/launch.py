@@ -26,10 +26,12 @@ from velostream.engine.context import ORIGIN, EngineContext
 from velostream.engine.gate import Gate, GatePolicy
 from velostream.engine.ingest import Batch, Consumer, Ingest, Outcome
 from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
+from velostream.engine.maintain.delta import delta_of
 from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
-from velostream.engine.maintain.refresh import MaintenanceLoop, RefreshRunner
+from velostream.engine.maintain.refresh import Refresh
+from velostream.engine.maintain.views import Maintenance, MaintenanceLoop, ViewRunner
 from velostream.engine.options import query_options
 from velostream.engine.planning import definition_of
 from velostream.engine.sourcing import SourceBook
@@ -164,7 +166,9 @@ class Launcher:
             self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs))
             return []
         tables = self.attach_versioned(bound)
-        self._run(self._refresh_runner(entry, bound.plan.sql, tables, options))
+        maintenance = delta_of(self.context, entry, bound, groups=self._state_entry)
+        maintenance = maintenance or Refresh(self.context, entry, bound.plan.sql)
+        self._run(self._view_runner(entry, maintenance, tables, options))
         return list(tables.values())
 
     def launch_stream(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
@@ -265,7 +269,8 @@ class Launcher:
         if bound.final is None:
             return self._reads(bound, tables)
         beside = {name: self.mirror(tables[name]) for name in aggregate.final_inputs}
-        self._run(self._refresh_runner(entry, bound.final, beside | {GROUPS: holder}, options))
+        refresh = Refresh(self.context, entry, bound.final)
+        self._run(self._view_runner(entry, refresh, beside | {GROUPS: holder}, options))
         return [holder, *beside.values()]
 
     def _groups_entry(self, entry: Entry, schema: Schema, bound: BoundQuery, tables: Mapping[str, Entry]) -> Entry:
@@ -290,9 +295,23 @@ class Launcher:
         self._run(self._ingest_runner(entry, bound, consumer))
         return self._reads(bound, tables)
 
-    def _refresh_runner(self, entry: Entry, sql: str, inputs: Mapping[str, Entry], options: Options) -> RefreshRunner:
+    def _state_entry(self, entry: Entry, schema: Schema) -> Entry:
+        """The hidden table of what a view keeps beside its rows; a new one when its columns have become others."""
+        found = self.context.catalog.hidden(EntryKind.GROUPS, entry.id)
+        if found is not None and present(found.schema).to_json() == schema.to_json():
+            return found
+        fresh = Entry.new(f"groups of {entry.name}", kind=EntryKind.GROUPS, sql=entry.id, schema=schema)
+        self.context.sequence.create_table(fresh.id, name=fresh.name, schema=schema)
+        self.context.catalog.swap([] if found is None else [found], fresh)
+        if found is not None:
+            self.context.sequence.drop_table(found.id)
+        return fresh
+
+    def _view_runner(
+        self, entry: Entry, maintenance: Maintenance, inputs: Mapping[str, Entry], options: Options
+    ) -> ViewRunner:
         gate = Gate([self.context.board(one) for one in inputs.values()], gate_policy(options))
-        return RefreshRunner(self.context, entry, sql=sql, inputs=inputs, loop=self.loop, gate=gate)
+        return ViewRunner(self.context, entry, inputs=inputs, maintenance=maintenance, loop=self.loop, gate=gate)
 
     def _run(self, runner: Runner) -> None:
         self.runners[runner.entry.id] = runner

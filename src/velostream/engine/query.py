@@ -1,7 +1,7 @@
 """How rows move: a running query, and the stateless transformation of one batch.
 
 Every continuous statement is a `Runner`. What kind depends on the plan's strategy: `map` and the feed of an `aggregate`
-are consumers of a shared ingest (ingest.py), views over tables belong to the maintenance loop (maintain/refresh.py),
+are consumers of a shared ingest (ingest.py), views over tables belong to the maintenance loop (maintain/views.py),
 sources that are tables are folded (maintain/fold.py). All of them commit through the connection's one commit sequence.
 """
 

@@ -53,7 +53,7 @@ def plan_aggregate(
     text: str,
 ) -> AggregatePlan:
     """Cut an aggregating SELECT over a stream in two. Raises `SqlError` for all that Spark's state can't hold."""
-    cutter = _Cutter(select, frame=frame, text=text)
+    cutter = Cutter(select, frame=frame, text=text)
     if cutter.problems:
         raise SqlError.all_of(cutter.problems)
     direct_key = cutter.direct_key(declared_key)
@@ -81,7 +81,12 @@ class _Item:
     name: str
 
 
-class _Cutter:
+class Cutter:
+    """An aggregating SELECT on its way to be cut: what it groups by, its aggregate calls, what is on top of them.
+
+    Nothing but `problems` may be asked for when there are some.
+    """
+
     def __init__(self, select: exp.Select, *, frame: Frame, text: str) -> None:
         self.select = select
         self.frame = frame
@@ -137,7 +142,11 @@ class _Cutter:
     def feed(self) -> exp.Select:
         """The stateless SELECT of everything the aggregate reads; to be asked for last."""
         expressions = self.fed or [exp.Literal.number(1)]
-        feed = exp.Select(expressions=[_as(part.copy(), f"c{number}") for number, part in enumerate(expressions)])
+        return self.reading([_as(part.copy(), f"c{number}") for number, part in enumerate(expressions)])
+
+    def reading(self, items: Sequence[exp.Expr]) -> exp.Select:
+        """A SELECT of other items over what the aggregate reads: its FROM, joins and WHERE."""
+        feed = exp.Select(expressions=list(items))
         for clause in ("from_", "joins", "laterals", "where", "hint"):
             value = self.select.args.get(clause)
             if value is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from velostream.errors import OptionError, ResolveError, SqlError, did_you_mean
+from velostream.sql.explain_delta import delta_rows, delta_sql_rows, delta_state
 from velostream.sql.option_names import covers
 from velostream.sql.plan import AggregatePlan, Catalog, Input, Lookup, MapPlan, PassthroughPlan, QueryPlan, RelationKind
 from velostream.sql.planner import plan_query
@@ -34,6 +35,8 @@ def explain_rows(plan: QueryPlan, *, extended: bool) -> list[tuple[str, str]]:
         rows += _map_rows(plan.map, inputs)
     if plan.aggregate is not None:
         rows += _aggregate_rows(plan.aggregate, inputs)
+    if plan.delta is not None:
+        rows += delta_rows(plan.delta, plan.inputs)
     if plan.passthrough is not None:
         rows += _passthrough_rows(plan.passthrough)
     rows.append(("key", ", ".join(plan.key) or "none: a bag of rows"))
@@ -96,6 +99,8 @@ def _state(plan: QueryPlan) -> str:
         return "the groups, in Spark's state store"
     if plan.map is not None:
         return "none"
+    if plan.delta is not None:
+        return delta_state(plan.delta)
     if plan.passthrough is not None:
         return "none: answered from the table's newest version"
     if any(entry.target.kind is not RelationKind.BOUNDED for entry in plan.inputs):
@@ -113,6 +118,8 @@ def _sql_rows(plan: QueryPlan) -> Iterator[tuple[str, str]]:
         yield ("sql over feed", plan.aggregate.sql)
         if plan.aggregate.final is not None:
             yield ("sql over groups", plan.aggregate.final)
+    if plan.delta is not None:
+        yield from delta_sql_rows(plan.delta)
 
 
 def validate_statement(statement: Statement, catalog: Catalog, text: str) -> list[SqlError]:

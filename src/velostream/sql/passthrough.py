@@ -116,7 +116,7 @@ class _Reader:
         if where is None:
             return None
         try:
-            return lower(_unqualified(where.this), self.schema)
+            return lower(unqualified(where.this), self.schema)
         except SqlError as error:
             raise _NotPlain from error
 
@@ -184,7 +184,7 @@ def _is_ordered(type_: pa.DataType) -> bool:
     return not (pa.types.is_floating(type_) or pa.types.is_nested(type_) or pa.types.is_null(type_))
 
 
-def _unqualified(condition: exp.Expr) -> exp.Expr:
+def unqualified(condition: exp.Expr) -> exp.Expr:
     """A copy whose columns go by their stored names alone."""
 
     def bare(node: exp.Expr) -> exp.Expr:

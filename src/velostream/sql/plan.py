@@ -7,7 +7,7 @@ aggregate consumes, `groups` for its bare result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -63,6 +63,7 @@ class Catalog(Protocol):
 class Strategy(StrEnum):
     MAP = "map"
     AGGREGATE = "aggregate"
+    DELTA = "delta"
     REFRESH = "refresh"
     PASSTHROUGH = "passthrough"
 
@@ -148,6 +149,125 @@ class AggregatePlan:
     changes the result."""
 
 
+class AggregateFunction(StrEnum):
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A transformation under which every row gives its result by itself, whatever other rows there are."""
+
+    sql: str
+    """Spark SQL over the relations it reads."""
+    names: tuple[str, ...] = ()
+    """Names of its columns, where `items` are known."""
+    items: tuple[Expression, ...] | None = None
+    """Its columns as plain data over the one relation it reads, so that it needs no Spark; None: Spark evaluates it."""
+    condition: Expression | None = None
+    """Which rows it keeps, where `items` are known; None: all."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """An aggregate of which a group keeps no more than a partial result, changed by what comes and what goes."""
+
+    function: AggregateFunction
+    argument: str | None
+    """Column of the feed; None: COUNT(*)."""
+
+
+@dataclass(frozen=True)
+class GroupedPlan:
+    """A GROUP BY (or DISTINCT) of whose groups partial results are kept, in a hidden table beside the view."""
+
+    feed: Step
+    """Gives the group values `g0…gn` and the aggregates' arguments `x0…xn` of each row."""
+    keys: tuple[str, ...]
+    """`g0…gn`; none: one group, which is there without rows too."""
+    partials: tuple[Partial, ...]
+    """What becomes `a0…an` of a group."""
+    bare: str
+    """Spark SQL over `feed` that gives `g0…gn, a0…an`: what tells their types."""
+    final: Step
+    """From rows of `groups` (`g0…gn, a0…an`) to those of the view."""
+    found_by: tuple[str, ...] | None = None
+    """Columns of the input that hold the group values, so that the rows of a group can be looked up; None: they are
+    computed, or come from several inputs."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One place of a query where an input is read, under a name of its own: a table may be read in several."""
+
+    relation: str
+    """The name it has in the plan's SQL."""
+    input: str
+    """Relation name of its `Input`."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """An equality between columns of two readers without which rows of them never meet."""
+
+    parent: str
+    parent_columns: tuple[str, ...]
+    child: str
+    child_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DrivenPlan:
+    """A query in which every row of one reader, the root, gives its result by itself, with the rows that links lead to.
+
+    A change anywhere is followed along the links to the root's rows it may concern; these are computed anew, before
+    and after the change.
+    """
+
+    sql: str
+    """Spark SQL over the readers."""
+    readers: tuple[Reader, ...]
+    """The root first."""
+    links: tuple[Link, ...]
+    """One for each other reader, parents first."""
+
+
+@dataclass(frozen=True)
+class PartitionedPlan:
+    """A query that falls apart by values that all its readers hold: the rows of one value never meet those of another.
+
+    The values that changed rows hold are computed anew.
+    """
+
+    sql: str
+    """Spark SQL over the readers."""
+    readers: tuple[Reader, ...]
+    columns: Mapping[str, tuple[str, ...]]
+    """Columns of each reader, by its relation, that hold the value."""
+    outputs: tuple[str, ...] | None
+    """Columns of the result that hold the value, so that the rows to replace can be looked up; None: the query is
+    computed over the state before, too."""
+
+
+@dataclass(frozen=True)
+class DeltaPlan:
+    """How a view over tables follows the changes of its inputs: by one of the plans.
+
+    Both `grouped` and `driven`: the feed of the groups is a driven query.
+    """
+
+    linear: Step | None = None
+    grouped: GroupedPlan | None = None
+    driven: DrivenPlan | None = None
+    partitioned: PartitionedPlan | None = None
+    unique: tuple[str, ...] | None = None
+    """Columns of the result of which no two rows have the same values (none: it has one row at most); None: nothing is
+    known."""
+
+
 @dataclass(frozen=True)
 class QueryPlan:
     """How a continuous or pull query is answered."""
@@ -159,6 +279,7 @@ class QueryPlan:
     """The whole query as Spark SQL over the inputs' relations: the general path, and what `refresh` runs."""
     map: MapPlan | None = None
     aggregate: AggregatePlan | None = None
+    delta: DeltaPlan | None = None
     passthrough: PassthroughPlan | None = None
     key: tuple[str, ...] = ()
     """Key of the result by PRIMARY KEY items, else GROUP BY columns (all of them selected), else none."""
@@ -168,14 +289,6 @@ class QueryPlan:
     limit: int | None = None
     """A pull query over a stream ends after so many rows. The LIMIT is not part of the SQL texts then."""
     warnings: tuple[SqlError, ...] = field(default=())
-
-
-class AggregateFunction(StrEnum):
-    COUNT = "count"
-    SUM = "sum"
-    AVG = "avg"
-    MIN = "min"
-    MAX = "max"
 
 
 @dataclass(frozen=True)

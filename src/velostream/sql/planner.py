@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from velostream.errors import OptionError, SqlError, ValidationError
 from velostream.sql.aggregates import plan_aggregate
+from velostream.sql.delta import plan_delta
 from velostream.sql.determinism import check_clock, check_repeatable
 from velostream.sql.keys import check_key, declared_key, key_of_result
 from velostream.sql.maps import name_items, plan_map
@@ -112,7 +114,14 @@ class _Planner:
             if plain is not None:
                 reason = f'a pull SELECT that table "{plain.table}" answers itself'
                 return self._finished(Strategy.PASSTHROUGH, reason, tree, resolution, key, passthrough=plain)
-        return self._finished(Strategy.REFRESH, _why_refresh(resolution.inputs), tree, resolution, key)
+        reason = _why_refresh(resolution.inputs)
+        if self.continuous:
+            choice = plan_delta(tree, resolution=resolution, key=key)
+            if choice.plan is not None:
+                followed = self._finished(Strategy.DELTA, choice.reason, tree, resolution, key)
+                return replace(followed, delta=choice.plan)
+            reason = f"{reason}; computed again after every change: {choice.reason}"
+        return self._finished(Strategy.REFRESH, reason, tree, resolution, key)
 
     def _streaming(self, tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
         limit = None if self.continuous else _take_limit(tree)

@@ -22,7 +22,8 @@ from velostream.sql.statements import Emit
         ("CREATE TABLE t AS SELECT user_id, count(*) AS n FROM orders GROUP BY user_id", Strategy.AGGREGATE),
         ("CREATE TABLE t AS SELECT count(*) AS n FROM orders", Strategy.AGGREGATE),
         ("CREATE TABLE t AS SELECT max_by(sku, ts) AS last FROM orders", Strategy.AGGREGATE),
-        ("CREATE TABLE t AS SELECT sku, max(price) AS m FROM prices GROUP BY sku", Strategy.REFRESH),
+        ("CREATE TABLE t AS SELECT sku, max(price) AS m FROM prices GROUP BY sku", Strategy.DELTA),
+        ("CREATE TABLE t AS SELECT * FROM prices WHERE price > 1", Strategy.DELTA),
         ("CREATE TABLE t AS SELECT id FROM file:///d/o.csv", Strategy.REFRESH),
         ("CREATE TABLE t AS SELECT DISTINCT b FROM bag ORDER BY b LIMIT 3", Strategy.REFRESH),
         ("INSERT INTO bag SELECT user_id, sku FROM orders", Strategy.MAP),
@@ -38,8 +39,9 @@ def test_the_shape_decides_the_strategy(plan, text, strategy):
 
 
 def test_refresh_says_which_inputs_are_tables(view):
-    planned = view("SELECT o.id FROM file:///d/o.csv o JOIN users u ON o.user_id = u.id")
-    assert planned.reason == 'no stream is read: "file:///d/o.csv" is a bounded source, "users" is a table'
+    planned = view("SELECT o.id, row_number() OVER (ORDER BY u.name) AS n FROM file:///d/o.csv o CROSS JOIN users u")
+    assert planned.strategy is Strategy.REFRESH
+    assert planned.reason.startswith('no stream is read: "file:///d/o.csv" is a bounded source, "users" is a table; ')
 
 
 @pytest.mark.parametrize(

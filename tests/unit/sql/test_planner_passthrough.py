@@ -116,4 +116,4 @@ def test_everything_else_is_run_by_spark(plan, text):
 
 
 def test_a_view_is_never_passed_through(view):
-    assert view("SELECT * FROM users").strategy is Strategy.REFRESH
+    assert view("SELECT * FROM users").strategy is Strategy.DELTA

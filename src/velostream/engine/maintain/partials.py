@@ -1,0 +1,295 @@
+"""Partial results of groups: what rows that come and go make of them, and the aggregates they stand for. No Spark.
+
+A group keeps how many rows it has, and for each aggregate how many values aren't NULL (`n0…`), their exact sum (`s0…`)
+or the smallest or largest of them (`v0…`). Counts and sums change by what comes and what goes. A smallest or largest
+value that goes leaves its group `open`: the next one is known only by the rows themselves.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial as partial_function
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velostream.errors import Category, QueryError
+from velostream.model.change import CHANGE
+from velostream.model.schema import Column, Schema
+from velostream.model.types import render_type
+from velostream.sql.constants import EXACT, CastError, fit_decimal
+from velostream.sql.plan import AggregateFunction, Partial
+from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.keys import as_array, key_values
+
+_ROWS = "n"
+_NUMBER = "group"
+_WIDEST = 76
+_WIDE_DIGITS = 38
+_EXTREMES = {AggregateFunction.MIN: "min", AggregateFunction.MAX: "max"}
+_SUMMED = (AggregateFunction.SUM, AggregateFunction.AVG)
+
+
+@dataclass(frozen=True)
+class PartialState:
+    """The layout of the partial results of one view.
+
+    `keys` are the group columns of the feed, `feed` its columns, `groups` the columns of the bare aggregate: the keys
+    and `a0…an`, in Spark's types.
+    """
+
+    keys: tuple[str, ...]
+    partials: tuple[Partial, ...]
+    feed: Schema
+    groups: Schema
+
+    @property
+    def schema(self) -> Schema:
+        """Columns of the table of the groups, which is keyed by the group values."""
+        columns = [self.feed.column(key) for key in self.keys]
+        columns.append(Column(_ROWS, pa.int64()))
+        for number, partial in enumerate(self.partials):
+            if partial.argument is None:
+                continue
+            type_ = self.feed.column(partial.argument).type
+            if partial.function in _EXTREMES:
+                columns.append(Column(f"v{number}", type_))
+                continue
+            columns.append(Column(f"n{number}", pa.int64()))
+            if partial.function in _SUMMED:
+                columns.append(Column(f"s{number}", pa.decimal128(_WIDE_DIGITS, _scale(type_))))
+        return Schema(tuple(columns), self.keys)
+
+    def empty(self) -> pa.Table:
+        """The state without rows: no group, or the one group that is always there."""
+        if self.keys:
+            return self.schema.arrow.empty_table()
+        row = {column.name: None if column.name.startswith("v") else 0 for column in self.schema.columns}
+        return pa.Table.from_pylist([row], schema=self.schema.arrow)
+
+    def touched(self, rows: pa.Table) -> pa.Table:
+        """The distinct group values of feed rows."""
+        if not self.keys:
+            return rows.slice(0, 0)
+        return _firsts(rows, self.keys, _numbered(rows, self.keys)).select(list(self.keys))
+
+    def merged(self, state: pa.Table, changes: pa.Table) -> Merged:
+        """The groups of `state` after signed rows of the feed, whose groups are all of `state` and new ones.
+
+        Raises `QueryError` when a sum has more digits than a decimal.
+        """
+        contributions = pa.concat_tables([self._kept(state), self._contributed(changes)])
+        numbers = _numbered(contributions, self.keys)
+        wanted = [(name, "sum") for name in contributions.column_names if name[0] in "ns"]
+        wanted += [(f"{part}{number}", kind) for number, kind in self._extremes.items() for part in "vcw"]
+        groups = (
+            contributions.append_column(_NUMBER, pa.array(numbers))
+            .group_by(_NUMBER, use_threads=False)
+            .aggregate(wanted)
+            .sort_by(_NUMBER)
+        )
+        merged = self._narrowed(_firsts(contributions, self.keys, numbers), groups)
+        lost = pa.chunked_array([pa.array(np.zeros(groups.num_rows, dtype=np.bool_))])
+        for number, kind in self._extremes.items():
+            kept, came, gone = (groups.column(f"{part}{number}_{kind}") for part in "vcw")
+            lost = pc.or_(lost, pc.and_(_beats(kind, gone, kept), pc.invert(_beats(kind, came, gone))))
+        if self.keys:
+            alive = pc.greater(merged.column(_ROWS), 0)
+            merged, lost = merged.filter(alive), lost.filter(alive)
+        return Merged(merged, merged.filter(lost).select(list(self.keys) or [_ROWS]))
+
+    def with_extremes(self, state: pa.Table, rows: pa.Table) -> pa.Table:
+        """The state with the smallest and largest values of some groups taken from all rows that those have."""
+        recomputed = self.merged(self.empty(), rows).state
+        places = {key: place for place, key in enumerate(self._key_values(state))}
+        found = np.array([places[key] for key in self._key_values(recomputed)], dtype=np.int64)
+        for number, partial in enumerate(self.partials):
+            if partial.function in _EXTREMES:
+                name = f"v{number}"
+                column = pa.concat_arrays(
+                    [state.column(name).combine_chunks(), recomputed.column(name).combine_chunks()]
+                )
+                chosen = np.arange(state.num_rows)
+                chosen[found] = state.num_rows + np.arange(recomputed.num_rows)
+                state = state.set_column(
+                    state.schema.get_field_index(name), state.schema.field(name), column.take(pa.array(chosen))
+                )
+        return state
+
+    def results(self, state: pa.Table) -> pa.Table:
+        """The groups with their aggregates, as Spark gives them; `QueryError` where a sum overflows its type."""
+        columns = [state.column(key) for key in self.keys]
+        for number, partial in enumerate(self.partials):
+            type_ = self.groups.column(f"a{number}").type
+            columns.append(self._result(state, number, partial, type_))
+        names = [*self.keys, *(f"a{number}" for number in range(len(self.partials)))]
+        return pa.Table.from_arrays(columns, names=names)
+
+    def _key_values(self, rows: pa.Table) -> Sequence[object]:
+        return key_values(rows, self.keys) if self.keys else [()] * rows.num_rows
+
+    @property
+    def _extremes(self) -> dict[int, str]:
+        """`min` or `max` by the number of the aggregate."""
+        return {
+            number: _EXTREMES[partial.function]
+            for number, partial in enumerate(self.partials)
+            if partial.function in _EXTREMES
+        }
+
+    def _kept(self, state: pa.Table) -> pa.Table:
+        """Rows of the state as contributions: its sums with room to grow, its extremes as `v…`."""
+        columns = {}
+        for column in self.schema.columns:
+            values = state.column(column.name)
+            columns[column.name] = values.cast(_wide(column.type)) if column.name[0] == "s" else values
+        for number in self._extremes:
+            for part in "cw":
+                type_ = self.schema.column(f"v{number}").type
+                columns[f"{part}{number}"] = pa.chunked_array([pa.nulls(state.num_rows, type_)])
+        return pa.table(columns).select(self._contribution_names)
+
+    def _contributed(self, changes: pa.Table) -> pa.Table:
+        """What each row adds to its group: values that come as `c…`, values that go as `w…`."""
+        signs = changes.column(CHANGE).cast(pa.int64())
+        gone = pc.less(signs, 0)
+        columns = {key: changes.column(key) for key in self.keys}
+        columns[_ROWS] = signs
+        for number, partial in enumerate(self.partials):
+            if partial.argument is None:
+                continue
+            values = changes.column(partial.argument)
+            if partial.function in _EXTREMES:
+                nothing = pa.scalar(None, values.type)
+                columns[f"v{number}"] = pa.chunked_array([pa.nulls(changes.num_rows, values.type)])
+                columns[f"c{number}"] = pc.if_else(gone, nothing, values)
+                columns[f"w{number}"] = pc.if_else(gone, values, nothing)
+                continue
+            columns[f"n{number}"] = pc.if_else(pc.is_null(values), pa.scalar(0, pa.int64()), signs)
+            if partial.function in _SUMMED:
+                wide = _as_wide_decimal(values)
+                wide = pc.fill_null(wide, pa.scalar(decimal.Decimal(0), wide.type))
+                columns[f"s{number}"] = pc.if_else(gone, pc.negate(wide), wide)
+        return pa.table(columns).select(self._contribution_names)
+
+    @property
+    def _contribution_names(self) -> list[str]:
+        return [*self.schema.names, *(f"{part}{number}" for number in self._extremes for part in "cw")]
+
+    def _narrowed(self, firsts: pa.Table, groups: pa.Table) -> pa.Table:
+        columns = []
+        for column in self.schema.columns:
+            if column.name in self.keys:
+                columns.append(firsts.column(column.name))
+            elif column.name[0] == "v":
+                number = column.name[1:]
+                kind = self._extremes[int(number)]
+                kept, came = groups.column(f"v{number}_{kind}"), groups.column(f"c{number}_{kind}")
+                columns.append(pc.if_else(_beats(kind, came, kept), came, kept))
+            else:
+                columns.append(_fitting(groups.column(f"{column.name}_sum"), column))
+        return pa.Table.from_arrays(columns, schema=self.schema.arrow)
+
+    def _result(self, state: pa.Table, number: int, partial: Partial, type_: pa.DataType) -> pa.ChunkedArray:
+        if partial.argument is None:
+            return state.column(_ROWS)
+        match partial.function:
+            case AggregateFunction.COUNT:
+                return state.column(f"n{number}")
+            case AggregateFunction.MIN | AggregateFunction.MAX:
+                return state.column(f"v{number}")
+        counts: list[int] = state.column(f"n{number}").to_pylist()
+        sums: list[decimal.Decimal] = state.column(f"s{number}").to_pylist()
+        pairs = zip(sums, counts, strict=True)
+        if partial.function is AggregateFunction.AVG:
+            values = [_average(total, count, type_) if count else None for total, count in pairs]
+        else:
+            values = [total if count else None for total, count in pairs]
+        return pa.chunked_array([_typed(values, type_)])
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Groups after changes; those of `open` have yet to find their smallest or largest value."""
+
+    state: pa.Table
+    open: pa.Table
+
+
+def _numbered(rows: pa.Table, keys: Sequence[str]) -> Integers:
+    """The number of the group of each row, from 0 on without gaps; all rows are one group without keys."""
+    if not keys:
+        return np.zeros(rows.num_rows, dtype=np.int64)
+    columns = [as_array(rows.column(key)) for key in keys]
+    if any(pa.types.is_nested(column.type) or pa.types.is_floating(column.type) for column in columns):
+        # Values that Arrow tells apart differently than SQL does: NaN, -0.0, the order of a map's entries.
+        numbers: dict[Hashable, int] = {}
+        values = key_values(rows, keys)
+        return np.fromiter((numbers.setdefault(key, len(numbers)) for key in values), dtype=np.int64, count=len(values))
+    found = np.zeros(rows.num_rows, dtype=np.int64)
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        found = np.unique(found * len(encoded.dictionary) + codes, return_inverse=True)[1] if found.any() else codes
+    return found
+
+
+def _beats(kind: str, one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether a value is there and at least as extreme as the other, which may not be there."""
+    if pa.types.is_boolean(one.type):
+        one, other = one.cast(pa.int8()), other.cast(pa.int8())
+    beats = pc.greater_equal(one, other) if kind == "max" else pc.less_equal(one, other)
+    return pc.and_(one.is_valid(), pc.or_(other.is_null(), pc.fill_null(beats, False)))
+
+
+def _firsts(rows: pa.Table, keys: Sequence[str], numbers: Integers) -> pa.Table:
+    """The first row of each group, in the order of their numbers."""
+    _, firsts = np.unique(numbers, return_index=True)
+    return rows.select(list(keys)).take(pa.array(firsts))
+
+
+def _scale(type_: pa.DataType) -> int:
+    return int(type_.scale) if pa.types.is_decimal(type_) else 0
+
+
+def _wide(type_: pa.DataType) -> pa.DataType:
+    return pa.decimal256(_WIDEST, _scale(type_))
+
+
+def _as_wide_decimal(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_decimal(values.type):
+        values = values.cast(pa.int64()).cast(pa.decimal128(_WIDE_DIGITS, 0))
+    return values.cast(_wide(values.type))
+
+
+def _fitting(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    try:
+        return values.cast(column.type)
+    except pa.ArrowInvalid as error:
+        raise _overflow(column.type) from error
+
+
+def _average(total: decimal.Decimal, count: int, type_: pa.DataType) -> decimal.Decimal:
+    if pa.types.is_floating(type_):
+        return decimal.Decimal(float(total) / count)
+    return EXACT.divide(total, decimal.Decimal(count))
+
+
+def _typed(values: Sequence[decimal.Decimal | None], type_: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(type_):
+        convert: Callable[[decimal.Decimal], object] = partial_function(fit_decimal, type_=type_)
+    else:
+        convert = float if pa.types.is_floating(type_) else int
+    try:
+        return pa.array([None if value is None else convert(value) for value in values], type_)
+    except (CastError, OverflowError, pa.ArrowInvalid) as error:
+        raise _overflow(type_) from error
+
+
+def _overflow(type_: pa.DataType) -> QueryError:
+    return QueryError(
+        f"an aggregate of a group is out of the range of {render_type(type_)}", code="overflow", category=Category.DATA
+    )

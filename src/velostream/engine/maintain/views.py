@@ -1,0 +1,332 @@
+"""Views over tables: the runner of one, and the loop that keeps them all up to date in waves.
+
+Views over tables have no streaming query and no checkpoint: their position is the versions of their inputs, stored
+with the rows. The loop takes the newest commit number and brings every view whose inputs have moved to the state of
+that number, inputs before readers. So all paths of a diamond reflect the same version of their common ancestor, however
+fast that one changes. How a view is brought along is its `Maintenance`: by computing it again (refresh.py) or by
+following the changes of its inputs (delta.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from velostream.engine.catalog import EntryKind
+from velostream.engine.context import ORIGIN
+from velostream.engine.query import Runner
+from velostream.engine.relations import query_error
+from velostream.engine.status import State
+from velostream.errors import TableError, VelostreamError
+from velostream.model.change import CHANGE, Epoch, Write
+from velostream.model.retry import RetryPolicy
+from velostream.tables.memory.sequence import Commit, Part
+
+if TYPE_CHECKING:
+    from velostream.engine.catalog import Entry
+    from velostream.engine.context import EngineContext
+    from velostream.engine.gate import Gate
+    from velostream.tables.base import Table
+    from velostream.tables.memory.snapshot import MemorySnapshot
+
+
+class Wave:
+    """One round of the loop: the state that every view is brought to. What views share is read once."""
+
+    def __init__(self, context: EngineContext, number: int, maintained: frozenset[str]) -> None:
+        self._context = context
+        self._number = number
+        self._maintained = maintained
+        self._changes: dict[tuple[str, int, int], pa.Table] = {}
+
+    def number_of(self, entry: Entry) -> int | None:
+        """The commit number to read an input at; None, the newest, for a view, which only the loop writes."""
+        return None if entry.id in self._maintained else self._number
+
+    def snapshot(self, entry: Entry) -> MemorySnapshot:
+        return self._context.memory_table(entry.id).snapshot(self.number_of(entry))
+
+    def changes(self, entry: Entry, since: int) -> pa.Table:
+        """The signed changes of an input after a version, in the input's own columns.
+
+        Raises `TableError` (`changes-expired`) when they aren't kept any more.
+        """
+        until = self.snapshot(entry).version
+        place = (entry.id, since, until)
+        if place not in self._changes:
+            rows = self._context.memory_table(entry.id).changes(since, self.number_of(entry)).arrow
+            self._changes[place] = without_origin(rows, entry)
+        return self._changes[place]
+
+
+@dataclass(frozen=True)
+class Movement:
+    """From which versions of its inputs to which state a view is to be brought."""
+
+    wave: Wave
+    inputs: Mapping[str, Entry]
+    """By relation name."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """Versions that the view reflects, by entry id; none: it has never been computed."""
+
+    def now(self, relation: str) -> MemorySnapshot:
+        return self.wave.snapshot(self.inputs[relation])
+
+    def before(self, relation: str, context: EngineContext) -> MemorySnapshot:
+        entry = self.inputs[relation]
+        return context.memory_table(entry.id).snapshot(self.since[entry.id])
+
+    def changes(self, relation: str) -> pa.Table:
+        entry = self.inputs[relation]
+        return self.wave.changes(entry, self.since[entry.id])
+
+    def rows(self, relation: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows of an input now, as changes from nothing."""
+        entry = self.inputs[relation]
+        rows = without_origin(self.now(relation).scan(columns=columns), entry)
+        return signed(rows, 1)
+
+
+class Maintenance(ABC):
+    """How one view is brought along. Used by the loop's thread alone."""
+
+    follows = False
+    """Whether the versions that the view reflects must stay readable, so that changes since then can be asked for."""
+    fingerprint = ""
+    """Differs when what is stored beside the view was made by another plan, and can't be changed further."""
+
+    @abstractmethod
+    def load(self, movement: Movement) -> Sequence[tuple[Table, Write]]:
+        """The writes that make the view what its query gives now, whatever it holds."""
+
+    def advance(self, movement: Movement) -> Sequence[tuple[Table, Write]] | None:
+        """The writes that bring the view from what it reflects to now; None when `load` costs less.
+
+        Raises `TableError` (`changes-expired`) when the changes since then aren't kept; the view is loaded then.
+        """
+        return None
+
+
+class ViewRunner(Runner):
+    """One view over tables, maintained by the loop."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        entry: Entry,
+        *,
+        inputs: Mapping[str, Entry],
+        maintenance: Maintenance,
+        loop: MaintenanceLoop,
+        gate: Gate,
+    ) -> None:
+        super().__init__(context, entry)
+        self.inputs = dict(inputs)
+        self._maintenance = maintenance
+        self._loop = loop
+        self._gate = gate
+        known = context.sequence.writer(entry.id)
+        self._number = -1 if known is None else known.epoch
+        same = known is not None and known.position.get("plan", "") == maintenance.fingerprint
+        self.reflects: dict[str, int] = dict(known.position["reflects"]) if known is not None and same else {}
+        """Version of each input that the committed content reflects, by entry id."""
+        self._failed_at: dict[str, int] = {}
+        self._attempts = 0
+        self._retry_at = 0.0
+        self._retry = RetryPolicy.default()
+
+    def start(self) -> None:
+        self.board.become(State.LOADING)
+        self._loop.add(self)
+
+    def stop(self) -> None:
+        self._loop.remove(self)
+
+    def drain(self, deadline: float) -> None:
+        wanted = {entry.id: self.context.table(entry.id).version for entry in self.inputs.values()}
+        while not all(self.reflects.get(entry_id, -1) >= version for entry_id, version in wanted.items()):
+            self.board.raise_if_dead()
+            if self.board.state is State.DEGRADED and self.board.failure is not None:
+                raise self.board.failure
+            if time.monotonic() > deadline:
+                raise self.board.timed_out("did not catch up in time")
+            self._loop.wake()
+            self.board.wait_for_news(0.1)
+
+    def is_held_back(self) -> bool:
+        """Whether an input has not been ready yet; says so on the board, and fails when the wait is up."""
+        try:
+            return not self._gate.is_open(self.board)
+        except VelostreamError as error:
+            self.board.become(State.FAILED, error.message, error=error)
+            return True
+
+    def is_stale(self, at: Mapping[str, int]) -> bool:
+        """Whether an input has moved since the committed content was computed, or a failed attempt is due again."""
+        return self.reflects != at and (self._failed_at != at or time.monotonic() >= self._retry_at)
+
+    def bring_to(self, wave: Wave, at: Mapping[str, int]) -> None:
+        """Bring the view to the state of the wave, in which its inputs have these versions; the loop calls this."""
+        writes = self._writes(wave)
+        epoch = Epoch(self.entry.id, self._number + 1)
+        position = {"reflects": dict(at), "plan": self._maintenance.fingerprint}
+        reads = dict(at) if self._maintenance.follows else {}
+        self.context.crash_point("refresh.before-commit")
+        self.context.commit(Part(writes=writes, epoch=epoch, position=position, reads=reads))
+        self.context.crash_point("refresh.after-commit")
+        self._number = epoch.number
+        self.reflects = dict(at)
+        self._failed_at = {}
+        self._attempts = 0
+        target = self.context.table(self.entry.id)
+        self.board.count(sum(write.rows.num_rows for table, write in writes if table is target))
+        if self.board.state is not State.READY:
+            self.board.become(State.READY)
+        self.board.notify()
+
+    def _writes(self, wave: Wave) -> Sequence[tuple[Table, Write]]:
+        movement = Movement(wave, self.inputs, self.reflects)
+        if self.reflects:
+            try:
+                writes = self._maintenance.advance(movement)
+            except TableError as error:
+                if error.code != "changes-expired":
+                    raise
+                writes = None
+            if writes is not None:
+                return writes
+        return self._maintenance.load(movement)
+
+    def failed(self, at: Mapping[str, int], error: VelostreamError) -> None:
+        """Keep the last version. What the data caused is tried again when an input changes, the rest after a while."""
+        self._failed_at = dict(at)
+        self._retry_at = float("inf")
+        state = State.DEGRADED if self.board.was_ready else State.FAILED
+        if not error.category.retriable:
+            self.board.become(state, error.message, error=error)
+            return
+        self._attempts += 1
+        delay = self._retry.delay(self._attempts)
+        self._retry_at = time.monotonic() + delay.total_seconds()
+        waiting = State.DEGRADED if self.board.was_ready else State.WAITING
+        self.board.retrying(error, attempts=self._attempts, next_retry_at=datetime.now(UTC) + delay, state=waiting)
+
+
+class MaintenanceLoop:
+    """The thread that keeps all views over tables up to date, in waves."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._runners: dict[str, ViewRunner] = {}
+        self._lock = threading.RLock()
+        """Held for a wave, so that a removed view commits nothing afterwards."""
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsubscribe = context.sequence.listen(self._on_commit)
+
+    def add(self, runner: ViewRunner) -> None:
+        with self._lock:
+            self._runners[runner.entry.id] = runner
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def remove(self, runner: ViewRunner) -> None:
+        with self._lock:
+            self._runners.pop(runner.entry.id, None)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        self._unsubscribe()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=60)
+
+    def _on_commit(self, commit: Commit) -> None:
+        if commit.changed:
+            self._wake.set()
+
+    def _run(self) -> None:
+        while not self._context.closing.is_set():
+            self._wake.wait(0.5)
+            self._wake.clear()
+            with self._lock:
+                order = self._order()
+                if order:
+                    self._wave(order)
+
+    def _order(self) -> list[ViewRunner]:
+        """All views, inputs before readers."""
+        order: list[ViewRunner] = []
+        seen: set[str] = set()
+
+        def visit(runner: ViewRunner) -> None:
+            if runner.entry.id in seen:
+                return
+            seen.add(runner.entry.id)
+            for entry in runner.inputs.values():
+                if entry.id in self._runners:
+                    visit(self._runners[entry.id])
+            order.append(runner)
+
+        for runner in list(self._runners.values()):
+            visit(runner)
+        return order
+
+    def _wave(self, order: list[ViewRunner]) -> None:
+        """Bring every view to the state of one commit number.
+
+        Inputs that are no views are read at that number; views, which only this loop writes, at what the wave has
+        just made of them. A view one of whose inputs could not be brought along waits for the next wave.
+        """
+        with self._context.sequence.pin() as pin:
+            wave = Wave(self._context, pin.sequence, frozenset(self._runners))
+            behind: set[str] = set()
+            for runner in order:
+                if self._context.closing.is_set():
+                    return
+                try:
+                    if not self._bring_along(runner, wave, behind):
+                        behind.add(runner.entry.id)
+                except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
+                    behind.add(runner.entry.id)
+                    runner.failed({}, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+
+    def _bring_along(self, runner: ViewRunner, wave: Wave, behind: set[str]) -> bool:
+        """Bring one view to the state of the wave; false when it can't be, because of itself or of an input."""
+        entries = list(runner.inputs.values())
+        if runner.is_held_back() or any(entry.id in behind for entry in entries):
+            return False
+        at = {entry.id: wave.snapshot(entry).version for entry in entries}
+        if runner.is_stale(at):
+            try:
+                runner.bring_to(wave, at)
+            except Exception as error:  # noqa: BLE001 - shows on the board, and is tried again when that can help
+                runner.failed(at, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+                return False
+        elif runner.reflects != at:
+            return False
+        elif not runner.board.was_ready:
+            runner.board.become(State.READY)
+        return True
+
+
+def without_origin(rows: pa.Table, entry: Entry) -> pa.Table:
+    """The rows of an input without the column that only the fold of its source knows."""
+    hidden = entry.kind is EntryKind.SOURCE and ORIGIN in rows.column_names
+    return rows.drop_columns([ORIGIN]) if hidden else rows
+
+
+def signed(rows: pa.Table, sign: int) -> pa.Table:
+    """The rows as changes of one sign."""
+    return rows.append_column(CHANGE, pa.repeat(pa.scalar(sign, pa.int8()), rows.num_rows))

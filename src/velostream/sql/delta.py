@@ -1,0 +1,76 @@
+"""How a view over tables follows the changes of its inputs instead of being computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from velostream.sql.delta_groups import plan_grouped
+from velostream.sql.delta_steps import NotDelta, is_linear, step_of
+from velostream.sql.functions import is_time_function
+from velostream.sql.keys import key_of_result
+from velostream.sql.plan import DeltaPlan, RelationKind
+from velostream.sql.resolve import Resolution
+
+
+@dataclass(frozen=True)
+class DeltaChoice:
+    """A plan with what speaks for it, or why there is none."""
+
+    plan: DeltaPlan | None
+    reason: str
+
+
+def plan_delta(tree: exp.Expr, *, resolution: Resolution, key: tuple[str, ...]) -> DeltaChoice:
+    """The way to follow changes that costs the least, if there is one that always gives what the query gives.
+
+    `tree` is the resolved query after all rewriting, `key` the key of the view.
+    """
+    if all(entry.target.kind is RelationKind.BOUNDED for entry in resolution.inputs):
+        return DeltaChoice(None, "nothing it reads changes")
+    if any(entry.target.schema is None for entry in resolution.inputs):
+        return DeltaChoice(None, "the columns of an input are not known yet")
+    if any(is_time_function(node) for node in tree.walk()):
+        return DeltaChoice(None, "it reads the clock")
+    reasons: list[str] = []
+    for attempt in _ATTEMPTS:
+        try:
+            found = attempt(tree, resolution)
+        except NotDelta as why_not:
+            reasons.append(why_not.reason)
+            continue
+        if key and (found.plan is None or not is_unique(found.plan, key)):
+            return DeltaChoice(None, f"several rows of the query may have the same key ({', '.join(key)})")
+        return found
+    return DeltaChoice(None, next((reason for reason in reversed(reasons) if reason), "its shape is not supported"))
+
+
+def is_unique(plan: DeltaPlan, key: tuple[str, ...]) -> bool:
+    """Whether no two rows of the result have the same key, for sure: changes of one row must not hide another."""
+    unique = plan.unique
+    return unique is not None and {name.lower() for name in unique} <= {name.lower() for name in key}
+
+
+def _linear(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
+    if not is_linear(tree):
+        raise NotDelta("")
+    natural = key_of_result(resolution, ())
+    plan = DeltaPlan(linear=step_of(tree, resolution=resolution), unique=natural or None)
+    return DeltaChoice(plan, "every row of its inputs gives its result by itself")
+
+
+def _grouped(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
+    grouped = plan_grouped(tree, resolution)
+    outputs = resolution.outputs
+    natural: tuple[str, ...] | None = key_of_result(resolution, ()) or None
+    if not grouped.keys:
+        natural = ()
+    elif natural is None and not grouped.partials and outputs.complete:
+        natural = outputs.names
+    plan = DeltaPlan(grouped=grouped, unique=natural)
+    return DeltaChoice(plan, "the partial result of each group is changed by what comes and what goes")
+
+
+_ATTEMPTS: tuple[Callable[[exp.Expr, Resolution], DeltaChoice], ...] = (_linear, _grouped)
