@@ -213,11 +213,7 @@ def test_a_view_is_not_written_to(prices):
 @pytest.mark.parametrize(
     ("statement", "kind"),
     [
-        ("MERGE INTO prices USING prices p ON prices.sku = p.sku WHEN MATCHED THEN DELETE", "MERGE"),
-        ("BEGIN", "BEGIN"),
         ("REFRESH TABLE prices", "REFRESH TABLE"),
-        ("UPDATE prices SET price = s.p FROM memory://s s WHERE prices.sku = s.sku", "UPDATE FROM"),
-        ("DELETE FROM prices USING memory://s s WHERE prices.sku = s.sku", "DELETE USING"),
         ("EXPLAIN ANALYZE QUERY prices", "EXPLAIN ANALYZE"),
     ],
 )

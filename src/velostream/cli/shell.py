@@ -17,6 +17,7 @@ from velostream.errors import VelostreamError, render_text
 if TYPE_CHECKING:
     from velostream.engine.connection import Connection
     from velostream.engine.result import Result
+    from velostream.engine.session import Session
 
 _PROMPT = "velostream> "
 _CONTINUED = "        ... "
@@ -37,14 +38,16 @@ def execute_text(text: str, *, state: Path | None, form: OutputFormat) -> int:
     """Execute statements one after another and write their rows; the first error ends it. Gives the exit code."""
     statements = split_script(text)
     with velostream.connect(state) as connection:
+        session = connection.session()
         for statement in statements:
-            execute_one(connection, statement, form=form)
+            execute_one(connection, session, statement, form=form)
+        session.check_ended(text)
     return 0
 
 
-def execute_one(connection: Connection, statement: str, *, form: OutputFormat) -> int | None:
+def execute_one(connection: Connection, session: Session, statement: str, *, form: OutputFormat) -> int | None:
     """Execute a statement and show its answer (see `show`); Ctrl-C cancels it and is raised."""
-    return interruptible(lambda: show(connection.execute(statement), form=form), on_interrupt=connection.interrupt)
+    return interruptible(lambda: show(session.execute_text(statement), form=form), on_interrupt=connection.interrupt)
 
 
 def show(result: Result, *, form: OutputFormat) -> int | None:
@@ -81,6 +84,7 @@ def interact(*, state: Path | None, form: OutputFormat) -> int:
 class _Session:
     def __init__(self, connection: Connection, form: OutputFormat) -> None:
         self._connection = connection
+        self._session = connection.session()
         self._form = form
 
     def perform(self, text: str) -> bool:
@@ -110,7 +114,7 @@ class _Session:
     def _attempt(self, statement: str) -> bool:
         """Execute one statement; whether it succeeded."""
         try:
-            count = execute_one(self._connection, statement, form=self._form)
+            count = execute_one(self._connection, self._session, statement, form=self._form)
         except VelostreamError as error:
             notice(render_text(error))
             return False

@@ -26,6 +26,8 @@ class EntryKind(StrEnum):
     """Declared over a source, or derived from a query."""
     INSERT = "insert"
     """A continuous INSERT INTO … SELECT."""
+    CHANGE = "change"
+    """A continuous UPDATE, DELETE or UPSERT, or several statements over one stream in BEGIN … COMMIT."""
     SOURCE = "source"
     """The table a source that is no stream is folded into; made by the engine, shared, never shown."""
     GROUPS = "groups"
@@ -33,6 +35,8 @@ class EntryKind(StrEnum):
 
 
 HIDDEN = (EntryKind.SOURCE, EntryKind.GROUPS)
+CHANGERS = (EntryKind.INSERT, EntryKind.CHANGE)
+"""Queries that change tables and are none themselves."""
 
 
 class Wish(StrEnum):
@@ -57,8 +61,8 @@ class Entry:
     """Columns of a table, view or declared stream; None while a view waits for its source's schema."""
     reads: tuple[str, ...] = ()
     """Ids of the entries it reads."""
-    writes: str | None = None
-    """Id of the table an INSERT writes to."""
+    writes: tuple[str, ...] = ()
+    """Ids of the tables that an INSERT or a CHANGE writes to."""
     wish: Wish = Wish.RUNNING
     derived: bool = True
     """Of a stream: by a query. A stream declared over a source only names it, and nothing runs for it."""
@@ -112,6 +116,7 @@ class Catalog:
                         "kind": EntryKind(item["kind"]),
                         "wish": Wish(item["wish"]),
                         "reads": tuple(item["reads"]),
+                        "writes": tuple(item["writes"]),
                         "schema": None if schema is None else Schema.from_json(schema),
                     }
                 )
@@ -191,7 +196,7 @@ class Catalog:
 
     def readers_of(self, entry_id: str) -> list[Entry]:
         """Entries that read it, or write into it from a stream, directly."""
-        return [entry for entry in self if entry_id in entry.reads or entry.writes == entry_id]
+        return [entry for entry in self if entry_id in entry.reads or entry_id in entry.writes]
 
     def upstream(self, entry: Entry) -> list[Entry]:
         """All entries it depends on, inputs before what reads them, and it itself last.
@@ -205,7 +210,7 @@ class Catalog:
             if current.id in seen:
                 return
             seen.add(current.id)
-            feeding = [other for other in self if other.writes == current.id]
+            feeding = [other for other in self if current.id in other.writes]
             inputs = [self.by_id(read) for read in current.reads]
             for one in [i for i in inputs if i is not None] + feeding:
                 visit(one)

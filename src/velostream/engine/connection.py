@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind, Wish
 from velostream.engine.context import EngineContext
-from velostream.engine.definitions import Definitions, canonical
+from velostream.engine.definitions import Definitions
 from velostream.engine.directory import StateDirectory
 from velostream.engine.execute import Executor, Parameters
 from velostream.engine.feed import MemoryFeed
@@ -25,22 +23,25 @@ from velostream.engine.registering import register
 from velostream.engine.relations import SnapshotRelations, arrow_result
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.result import Result
+from velostream.engine.scripts import ScriptRunner
+from velostream.engine.session import Session, TransactionHandle
 from velostream.engine.show import Shower
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State
 from velostream.engine.subscribe import subscribe
 from velostream.engine.supervisor import Supervisor
-from velostream.errors import ClosedError, NotExecutableError, NotFoundError, QueryError, StateError, UnsupportedError
-from velostream.model.change import ChangeBatch, Epoch
+from velostream.errors import ClosedError, NotFoundError, QueryError, UnsupportedError
+from velostream.model.change import ChangeBatch
 from velostream.model.spool import Spool
-from velostream.sql.parse import parse_script, parse_statement
-from velostream.sql.render import render
-from velostream.sql.statements import Create, Insert, Statement
+from velostream.sql.statements import Transaction as TransactionStatement
+from velostream.sql.statements import TransactionAction
 from velostream.tables.memory.sequence import Commit, CommitSequence
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from velostream.engine.transactions import Transaction
 
 _FOREVER = float("inf")
 
@@ -103,6 +104,7 @@ class Connection:
         self._executor = Executor(self._context, self._launcher, definitions, self._supervisor)
         self._shower = Shower(self._context)
         self._feeds: dict[str, MemoryFeed] = {}
+        self._spoken = threading.local()
         self._lock = threading.Lock()
         self._closed = False
         self._changed_at: dict[str, datetime] = {}
@@ -118,78 +120,48 @@ class Connection:
         self._changed_at.update(dict.fromkeys(commit.changed, now))
 
     def execute(self, sql: str, params: Parameters = None) -> Result:
-        """Execute one statement."""
+        """Execute one statement. A BEGIN holds for the statements of the same thread until its COMMIT or ROLLBACK."""
         self._check_open()
-        with self._context.spark.interruptible():
-            return self._executor.execute(parse_statement(sql), params)
+        return self._session().execute_text(sql, params)
 
     def interrupt(self) -> None:
         """Cancel the statements that other threads are executing just now; what runs continuously goes on."""
         self._context.spark.interrupt()
 
     def execute_script(self, text: str) -> list[Result]:
-        """Execute statements one after another; the first error ends it."""
+        """Execute statements one after another; the first error ends it, and rolls back the transaction it is in."""
         self._check_open()
-        with self._context.spark.interruptible():
-            return [self._executor.execute(statement) for statement in parse_script(text)]
+        return self._session().execute_script(text)
 
     def run_script(self, text: str) -> list[Result]:
         """Execute a script that may have run before on this state directory.
 
-        Statements equal to the catalog's are continued, not repeated, and so are the rows it inserted; one that has
-        changed is an error.
+        Statements equal to the catalog's are continued, not repeated, and so is what it inserted, changed and removed;
+        one that has changed is an error.
         """
         self._check_open()
-        results = []
-        seen: Counter[str] = Counter()
-        for statement in parse_script(text):
-            if self._is_known(statement):
-                continue
-            epoch = None
-            if isinstance(statement, Insert):
-                text_of = render(statement)
-                mark = hashlib.sha256(text_of.encode()).hexdigest()
-                epoch = Epoch(f"script.{mark}.{seen[text_of]}", 0)
-                seen[text_of] += 1
-                if self._context.sequence.writer(epoch.writer) is not None:
-                    continue
-            results.append(self._executor.execute(statement, epoch=epoch))
-        return results
-
-    def _is_known(self, statement: Statement) -> bool:
-        if isinstance(statement, Insert) and statement.query is not None:
-            return any(
-                entry.kind is EntryKind.INSERT and entry.sql == canonical(statement) for entry in self._context.catalog
-            )
-        if not isinstance(statement, Create):
-            return False
-        entry = self._context.catalog.find(statement.name.text)
-        if entry is None:
-            return False
-        if entry.sql == canonical(statement):
-            return True
-        if statement.or_replace or statement.if_not_exists:
-            return False
-        raise StateError(
-            f'{entry.kind} "{entry.name}" was created by a different statement',
-            detail=f"then: {entry.sql}",
-            hint=f"CREATE OR REPLACE {statement.what} replaces it and builds it anew",
-            code="statement-changed",
-        )
+        return ScriptRunner(self._context, self._executor).run(text)
 
     def table(self, name: str) -> TableHandle:
         """The table or view of that name."""
+        return self._table(name, None)
+
+    def _table(self, name: str, transaction: Transaction | None) -> TableHandle:
+        """A table as everybody sees it, or as a transaction does."""
         self._check_open()
         entry = self._entry(name)
-        table = self._context.table_of(entry)
+        table = self._context.table_of(entry) if transaction is None else transaction.table(entry)
+
+        def frame() -> DataFrame:
+            session = self._context.spark.session()
+            return self._context.frame(session, entry) if transaction is None else transaction.frame(session, entry)
+
         return TableHandle(
             table,
             writable=entry.kind is EntryKind.TABLE,
-            spark=lambda: self._context.frame(self._context.spark.session(), entry),
-            spark_filter=lambda where: arrow_result(
-                self._context.frame(self._context.spark.session(), entry).where(where)
-            ),
-            evaluate=self._executor.evaluate_over(entry),
+            spark=frame,
+            spark_filter=lambda where: arrow_result(frame().where(where)),
+            evaluate=self._executor.evaluate_over(entry, transaction=transaction),
             last_updated=lambda: self._changed_at.get(entry.id),
         )
 
@@ -307,8 +279,43 @@ class Connection:
             raise UnsupportedError.capability(self._context.table_of(entry).kind, "subscriptions")
         return subscribe(self._context, self._context.memory_table(entry.id), since=since, alive=alive)
 
-    def begin(self) -> Any:
-        raise NotExecutableError.statement("BEGIN")
+    def begin(self) -> TransactionHandle:
+        """Begin a transaction: `with con.begin() as tx`, and what is done through `tx` is done as one.
+
+        Several may be open at once, in any threads; the connection's own `execute` stays outside of them.
+        """
+        self._check_open()
+        handle = TransactionHandle(Session(self._executor), self._table)
+        self._spoken.begun = handle
+        return handle
+
+    def commit(self) -> None:
+        """Commit what this thread has begun, by BEGIN or by `begin`."""
+        self._ending(TransactionAction.COMMIT)
+
+    def rollback(self) -> None:
+        """Roll back what this thread has begun, by BEGIN or by `begin`."""
+        self._ending(TransactionAction.ROLLBACK)
+
+    def session(self) -> Session:
+        """A speaker of its own, whose BEGIN holds for what is said there, by whichever thread."""
+        self._check_open()
+        return Session(self._executor)
+
+    def _session(self) -> Session:
+        """What this thread says."""
+        session: Session | None = getattr(self._spoken, "session", None)
+        if session is None:
+            session = self._spoken.session = Session(self._executor)
+        return session
+
+    def _ending(self, action: TransactionAction) -> None:
+        self._check_open()
+        begun: TransactionHandle | None = getattr(self._spoken, "begun", None)
+        if self._session().transaction is None and begun is not None and begun.is_open:
+            begun.commit() if action is TransactionAction.COMMIT else begun.rollback()
+        else:
+            self._session().execute(TransactionStatement(action))
 
     def close(self) -> None:
         """Stop everything and let go of the state directory. May be called again."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
-from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.catalog import CHANGERS, Entry, EntryKind
+from velostream.engine.changing import RowChange, query_name, query_sql
 from velostream.engine.options import (
     MEMORY,
     STREAM_OPTIONS,
@@ -19,7 +21,7 @@ from velostream.engine.planning import Lens
 from velostream.engine.secrets import concealed
 from velostream.engine.status import State
 from velostream.engine.supervisor import Supervisor, found_columns
-from velostream.engine.waiting import patience_of
+from velostream.engine.waiting import Patience, patience_of
 from velostream.errors import AlreadyExistsError, InUseError, NotFoundError, SourceError, ValidationError
 from velostream.sql.render import render
 from velostream.sql.statements import Create, Insert, ObjectKind, SourceRef
@@ -64,11 +66,38 @@ class Definitions:
             names = {entry.name for entry in self._context.catalog}
             number = next(n for n in range(1, len(names) + 2) if f"insert_into_{where}_{n}" not in names)
             entry = Entry.new(f"insert_into_{where}_{number}", kind=EntryKind.INSERT, sql=canonical(statement))
-            writes = target.id if isinstance(target, Entry) else None
+            writes = (target.id,) if isinstance(target, Entry) else ()
             entry = replace(entry, writes=writes, sources=found_columns(bound))
             self._context.catalog.add(entry)
             try:
                 self._supervisor.launch_insert(entry, statement, target, bound)
+            except Exception:
+                self._supervisor.remove([entry])
+                raise
+            return entry.name
+
+    def change(self, statements: Sequence[RowChange], *, transaction: bool = False) -> str:
+        """Start statements over one stream as one query; gives its name."""
+        with self._supervisor.lock:
+            planner = self._launcher.changes
+            targets = [planner.target_of(statement) for statement in statements]
+            trouble: NoSchemaYetError | None = None
+            try:
+                changes = planner.follow(statements)
+            except NoSchemaYetError as no_schema:
+                trouble = no_schema
+            prefix = query_name(statements, targets, transaction=transaction)
+            names = {entry.name for entry in self._context.catalog}
+            number = next(n for n in range(1, len(names) + 2) if f"{prefix}_{n}" not in names)
+            sql = query_sql(statements, transaction=transaction)
+            entry = Entry.new(f"{prefix}_{number}", kind=EntryKind.CHANGE, sql=sql)
+            entry = replace(entry, writes=tuple(dict.fromkeys(target.id for target in targets)))
+            self._context.catalog.add(entry)
+            if trouble is not None:
+                self._supervisor.wait_for_source(entry, trouble, Patience(float("inf")))
+                return entry.name
+            try:
+                self._supervisor.launch_changes(entry, changes)
             except Exception:
                 self._supervisor.remove([entry])
                 raise
@@ -79,7 +108,7 @@ class Definitions:
         with self._supervisor.lock:
             streams = what is ObjectKind.STREAM
             entry = self._context.catalog.find(name)
-            if entry is None or entry.kind is EntryKind.INSERT or (entry.kind is EntryKind.STREAM) != streams:
+            if entry is None or entry.kind in CHANGERS or (entry.kind is EntryKind.STREAM) != streams:
                 if if_exists:
                     return f'{what.lower()} "{name}" does not exist'
                 visible = self._context.catalog.visible()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from velostream.tables.memory.keys import key_values
 from velostream.tables.memory.sequence import CommitSequence, Part
 
 _POSITION = "_position"
-Keys = pa.Array | pa.ChunkedArray | pa.Table
+Keys: TypeAlias = pa.Array | pa.ChunkedArray | pa.Table
 
 
 class DraftTable(Table):
@@ -36,13 +36,13 @@ class DraftTable(Table):
         insert=True, update=True, delete=True, upsert=True, lookup=True, conditions=True
     )
 
-    def __init__(self, table: Table, base: Snapshot) -> None:
+    def __init__(self, table: Table, base: Snapshot, *, eager: bool = False) -> None:
+        """With `eager` a write is worked out, and refused, when it is given; else when somebody looks."""
         self.table = table
         self.name = table.name
         self.schema = base.schema
         self.base = base
-        self.revision = 0
-        """Grows with every write: no two contents have the same number."""
+        self._eager = eager
         self._pending: list[Write] = []
         """Writes that nobody has looked at yet."""
         self._overlay: _Overlay | None = None
@@ -61,11 +61,12 @@ class DraftTable(Table):
         return bool(self._pending) or self._overlay is not None
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        """Take a write; what is wrong with it shows when it is settled."""
+        """Take a write."""
         if epoch is not None:
             raise UnsupportedError("a draft has no epochs; the commit of its transaction has")
         self._pending.append(write)
-        self.revision += 1
+        if self._eager:
+            self.settle()
         return self.version
 
     def settle(self) -> None:
@@ -204,10 +205,10 @@ class _Overlay:
     def conflicts_with(self, newest: Snapshot) -> bool:
         gone, came = self.gone.snapshot().scan(), self.came.snapshot().scan()
         if not self._schema.key:
-            return len(match_rows(newest.scan(), gone).right) < gone.num_rows
+            return bool(len(match_rows(newest.scan(), gone).right) < gone.num_rows)
         keys = _key_array(concatenated([rows.select(list(self._schema.key)) for rows in (gone, came)]))
         before, now = self._base.lookup(keys), newest.lookup(keys)
-        return before.num_rows != now.num_rows or not bool(rows_equal(before, now).all())
+        return bool(before.num_rows != now.num_rows or not rows_equal(before, now).all())
 
     def _conformed(self, rows: pa.Table) -> pa.Table:
         return conform(rows, table=self._name, schema=self._schema)

@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -72,6 +73,8 @@ class Outcome:
     part: Part
     rows: int
     publish: Callable[[], None] | None = None
+    decide: Callable[[], Sequence[tuple[Table, Write]]] | None = None
+    """What else to write, where that depends on what the tables hold: asked right before, other commits held off."""
 
     def with_writes(self, writes: Sequence[tuple[Table, Write]]) -> Outcome:
         """The same with more to commit."""
@@ -116,6 +119,10 @@ class Consumer(ABC):
     def intended(self) -> Intent | None:
         """A batch that was begun before a crash and must now be repeated as it was."""
         return None
+
+    def holding_off_others(self) -> AbstractContextManager[object]:
+        """What keeps others from changing tables outside of our log between `Outcome.decide` and its commit."""
+        return nullcontext()
 
     def runnable(self) -> bool:
         if self.dead or time.monotonic() < self._resume_at:
@@ -345,7 +352,9 @@ class Ingest:
         settled = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
         outcomes = [pair for pair in settled if not pair[0].dead]
         self.context.crash_point("ingest.before-commit")
-        outcomes = [pair for pair in map(self._stored, outcomes) if pair is not None]
+        deciding = [pair for pair in outcomes if pair[1].decide is not None]
+        stored = [self._stored(pair) for pair in outcomes if pair[1].decide is None]
+        outcomes = [pair for pair in stored if pair is not None]
         try:
             self.context.sequence.commit(*(outcome.part for _, outcome in outcomes))
             committed = outcomes
@@ -353,6 +362,7 @@ class Ingest:
             if error.category.retriable:
                 raise
             committed = [pair for pair in outcomes if self._commit_alone(*pair)]
+        committed = [*committed, *(pair for pair in deciding if self._commit_alone(*pair))]
         self.context.crash_point("ingest.after-commit")
         for consumer, outcome in committed:
             # Whoever sees the new position must find the rows published.
@@ -374,9 +384,12 @@ class Ingest:
     def _commit_alone(self, consumer: Consumer, outcome: Outcome) -> bool:
         """One statement's refused rows must not keep the others from committing."""
         try:
-            self.context.sequence.commit(outcome.part)
-        except VelostreamError as error:
-            consumer.trouble(error)
+            with self.context.sequence.exclusive(), consumer.holding_off_others():
+                if outcome.decide is not None:
+                    outcome = outcome.with_writes(outcome.decide())
+                self.context.commit(outcome.part)
+        except Exception as error:  # noqa: BLE001 - whatever it is must show on this statement's board alone
+            consumer.trouble(query_error(error, f'query "{consumer.entry.name}" failed'))
             return False
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from velostream.engine.binding import GROUPS, Binder, BoundInput, BoundQuery
 from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.changing import ChangeConsumer, ChangePlanner, StreamChange, options_of
 from velostream.engine.consumers import (
     IngestRunner,
     SinkConsumer,
@@ -60,6 +61,7 @@ class Launcher:
         self.context = context
         self.book = book
         self.binder = Binder(context, book)
+        self.changes = ChangePlanner(context, self.binder)
         self.loop = MaintenanceLoop(context)
         self.runners: dict[str, Runner] = {}
         self._ingests: dict[str, Ingest] = {}
@@ -204,6 +206,21 @@ class Launcher:
 
             self._run(self._ingest_runner(entry, bound, into_sink))
         return self._reads(bound, tables)
+
+    def launch_changes(self, entry: Entry, changes: Sequence[StreamChange]) -> list[Entry]:
+        """Statements over one stream that change tables, as one query; gives the entries they read."""
+        attached = [(change, self.attach_tables(change.bound)) for change in changes]
+        options = query_options(tuple(option for change in changes for option in options_of(change.plan.statement)))
+        driving = changes[0].bound
+        boards = [self.context.board(table) for _, tables in attached for table in tables.values()]
+
+        def consumer() -> Consumer:
+            start = self.book.open(driving.driving_source[0]).initial_offset()
+            gate = Gate(boards, gate_policy(options))
+            return ChangeConsumer(self.context, entry, gate, start=start, changes=attached)
+
+        self._run(self._ingest_runner(entry, driving, consumer))
+        return [read for change, tables in attached for read in self._reads(change.bound, tables)]
 
     def push(self, bound: BoundQuery, options: Options) -> PushedRows:
         """Rows of a stream as they come, from now until they are closed."""

@@ -108,6 +108,7 @@ class PairChange:
         if not self._is_collapsible:
             self._one_by_one(table, named, self._upsert_by_one)
         elif set(self.looks_up) == set(self._key) and set(self._given) == set(self._schema.names):
+            check_not_null(given, table=self._table, schema=self._schema)
             table.commit(Write(Mode.UPSERT, given))
         else:
             chosen = self._last_of_each_key(named)
@@ -216,7 +217,7 @@ class PairChange:
 
     @property
     def _is_collapsible(self) -> bool:
-        """Whether a row that is added is the one that ON finds for the next row of its key: then only the last counts."""
+        """Whether ON finds, for the next row of a key, just what the row before it added: then the last one counts."""
         values = dict(zip(self._driving.names, self._given, strict=False))
         return (
             bool(self._lookups)
@@ -226,8 +227,12 @@ class PairChange:
 
     def _last_of_each_key(self, rows: pa.Table) -> _Integers:
         """Positions of the last row of each key, and of every row whose key has a NULL: NULL equals nothing."""
-        keys = hashable_rows(rows.select([one.driving for one in self._lookups]))
-        last = {(key if None not in key else (number,) + key): number for number, key in enumerate(keys)}
+        keys = rows.select([one.driving for one in self._lookups])
+        has_null = np.any([column.is_null() for column in keys.columns], axis=0)
+        last = {
+            number if null else key: number
+            for number, (key, null) in enumerate(zip(hashable_rows(keys), has_null, strict=True))
+        }
         return np.array(sorted(last.values()), dtype=np.int64)
 
     def _named(self, rows: pa.Table) -> pa.Table:
@@ -372,7 +377,7 @@ class _Identities:
         return rows.take(np.repeat(np.arange(len(chosen)), chosen))
 
     def rounds(self) -> Iterator[_Integers]:
-        """Indexes of pairs: first those that are the first of their row, then those that are the second, …"""
+        """Indexes of pairs: those that are the first of their row, then those that are the second, and so on."""
         order = np.argsort(self.identities, kind="stable")
         grouped = self.identities[order]
         starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]]) if len(grouped) else order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.catalog import CHANGERS, Entry, EntryKind
 from velostream.engine.options import MEMORY, QUERY_OPTIONS, pointing_at, table_options
 from velostream.engine.sourcing import reference_of
 from velostream.errors import present
@@ -46,11 +46,11 @@ class Lens:
         self.found: dict[str, Schema] = {}
 
     def names(self) -> Sequence[str]:
-        return [entry.name for entry in self._context.catalog.visible() if entry.kind is not EntryKind.INSERT]
+        return [entry.name for entry in self._context.catalog.visible() if entry.kind not in CHANGERS]
 
     def relation(self, name: str) -> Relation | None:
         entry = self._context.catalog.find(name)
-        if entry is None or entry.kind is EntryKind.INSERT:
+        if entry is None or entry.kind in CHANGERS:
             return None
         if entry.kind is EntryKind.STREAM:
             return self._stream(entry)

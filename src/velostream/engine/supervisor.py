@@ -23,6 +23,7 @@ from velostream.sql.plan import Strategy
 from velostream.sql.statements import Create, Insert, ObjectKind, QueryAction, SourceRef, Statement
 
 if TYPE_CHECKING:
+    from velostream.engine.changing import StreamChange
     from velostream.engine.context import EngineContext
     from velostream.engine.launch import Launcher
 
@@ -126,6 +127,14 @@ class Supervisor:
         reads = self._launcher.launch_insert(entry, bound, statement.options, target)
         self._context.catalog.update(replace(entry, reads=tuple(read.id for read in reads)))
 
+    def launch_changes(self, entry: Entry, changes: Sequence[StreamChange]) -> None:
+        """Start statements over one stream that are in the catalog as one entry."""
+        found = {identity: form for change in changes for identity, form in found_columns(change.bound).items()}
+        entry = replace(entry, sources=found)
+        self._context.catalog.update(entry)
+        reads = self._launcher.launch_changes(entry, changes)
+        self._context.catalog.update(replace(entry, reads=tuple(dict.fromkeys(read.id for read in reads))))
+
     def wait_for_source(self, entry: Entry, trouble: Hindrance, patience: Patience) -> None:
         """Start the entry as soon as its source is there; fail it when patience is up."""
         deadline = time.monotonic() + patience.seconds
@@ -203,6 +212,9 @@ class Supervisor:
         """Start an entry, or give what there is to wait for. Any other trouble shows on its board."""
         board = self._context.board(entry)
         try:
+            if entry.kind is EntryKind.CHANGE:
+                self.launch_changes(entry, self._launcher.changes.of_entry(entry))
+                return None
             statement = self._definition(entry)
             if isinstance(statement, Insert):
                 self._start_insert(entry, statement)

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from sqlglot import exp
 
-from velostream.errors import NotExecutableError, ResolveError, ValidationError
+from velostream.errors import NotExecutableError, ResolveError, ValidationError, present
 from velostream.model.schema import Schema
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.pointing import pointer
@@ -57,7 +57,7 @@ class _Side(Enum):
 
 def plan_update(statement: Update, *, target: Schema, source: Columns) -> PairPlan:
     """UPDATE t SET … FROM s [WHERE …]; `source` are the columns that `*` means in the FROM."""
-    split = _Split(target, statement.table.text, statement.alias, _present(statement.source), source, statement.text)
+    split = _Split(target, statement.table.text, statement.alias, present(statement.source), source, statement.text)
     equalities, condition = split.condition(statement.where)
     assignments: dict[str, exp.Expr] = {}
     for assignment in statement.assignments:
@@ -74,7 +74,7 @@ def plan_update(statement: Update, *, target: Schema, source: Columns) -> PairPl
 
 def plan_delete(statement: Delete, *, target: Schema, source: Columns) -> PairPlan:
     """DELETE FROM t USING s [WHERE …]."""
-    split = _Split(target, statement.table.text, statement.alias, _present(statement.source), source, statement.text)
+    split = _Split(target, statement.table.text, statement.alias, present(statement.source), source, statement.text)
     equalities, condition = split.condition(statement.where)
     return split.finished(statement.sources, equalities, condition, {})
 
@@ -84,7 +84,7 @@ def plan_upsert(statement: Insert, *, target: Schema, table: str, source: Column
 
     `source` are the columns of the SELECT's result.
     """
-    query = _present(statement.query)
+    query = present(statement.query)
     names = [target.column(name).name for name in statement.columns] or list(target.names)
     if source.complete and len(source.names) != len(names):
         raise ValidationError(
@@ -112,11 +112,10 @@ def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
 class _Split:
     """Takes expressions over both sides apart. Used for one statement."""
 
-    def __init__(
-        self, target: Schema, table: str, alias: str | None, query: Query, source: Columns, text: str
-    ) -> None:
+    def __init__(self, target: Schema, table: str, alias: str | None, query: Query, source: Columns, text: str) -> None:
         self._target = target
-        self._qualifier = (alias or table).lower()
+        self._name = alias or table
+        self._qualifier = self._name.lower()
         self._query = query
         self._source = source
         self._text = text
@@ -166,8 +165,8 @@ class _Split:
         tree = self._query.tree.copy()
         items = [exp.alias_(expression, name) for name, expression in self._items.values()]
         tree.set("expressions", items or [exp.alias_(exp.Literal.number(1), self._fresh_name())])
-        for part in self._filters:
-            tree = tree.where(part, copy=False)
+        if self._filters:
+            tree.set("where", exp.Where(this=exp.and_(*self._filters, copy=False)))
         query = replace(self._query, tree=tree, sources=(*self._query.sources, *sources))
         names = tuple(item.alias for item in tree.expressions)
         return PairPlan(query, names, equalities, condition, assignments)
@@ -237,7 +236,7 @@ class _Split:
             raise ResolveError(
                 f'column "{first}" is ambiguous',
                 detail="both the changed table and its source have it",
-                hint=f"write {self._qualifier}.{first} for the changed table's",
+                hint=f"write {self._name}.{first} for the changed table's",
                 code="ambiguous-column",
                 width=len(first),
                 **pointer(column, self._text),
@@ -254,8 +253,8 @@ class _Split:
             raise ResolveError.unknown(
                 "column", str(parts[0].name), known=self._target.names, **pointer(parts[0], self._text)
             )
-        first = exp.to_identifier(known.name, quoted=True)
-        made = exp.column(*reversed([first, *(part.copy() for part in parts[1:])]))
+        identifiers = [exp.to_identifier(known.name, quoted=True), *(part.copy() for part in parts[1:])]
+        made = exp.Column(**dict(zip(("this", "table", "db", "catalog"), reversed(identifiers), strict=False)))
         made.meta.update(column.meta)
         return made
 
@@ -273,9 +272,7 @@ class _Split:
 class _UpsertSplit(_Split):
     """The items of the SELECT are driving values by themselves; what ON asks beyond them is added to it unseen."""
 
-    def __init__(
-        self, target: Schema, table: str, query: Query, source: Columns, text: str, names: list[str]
-    ) -> None:
+    def __init__(self, target: Schema, table: str, query: Query, source: Columns, text: str, names: list[str]) -> None:
         super().__init__(target, table, None, query, Columns(), text)
         self._outputs = source
         self._names = [f"{self._prefix}value_{number}" for number in range(len(names))]
@@ -331,9 +328,3 @@ class _UpsertSplit(_Split):
 def _is_all_of_one(select: exp.Select) -> bool:
     """Whether it is `SELECT * FROM s`, so that its results are the columns of `s`."""
     return [item.is_star for item in select.expressions] == [True] and not select.args.get("joins")
-
-
-def _present(query: Query | None) -> Query:
-    if query is None:
-        raise ValueError("the statement has no source")
-    return query

@@ -2,8 +2,9 @@
 
 A script is a list of steps, each opened by its first two characters:
 
-    > SQL                 a statement; lines indented by two spaces continue it. The lines after a query are the rows it
-                          must give, columns separated by ` | `; a query with no lines after it must give no rows.
+    > SQL                 a statement, or several that are one transaction (BEGIN; …; COMMIT); lines indented by two
+                          spaces continue it. The lines after a query are the rows it must give, columns separated by
+                          ` | `; a query with no lines after it must give no rows.
     ! SQL                 a statement that must be refused; the next line is how the error's message begins
     $ append feed         rows for `memory://feed`, one JSON object per line; numbers with a point are exact decimals
     $ delete feed         keys to delete from `memory://feed`, one JSON object per line
@@ -170,7 +171,7 @@ class Player:
     def _do(self, step: Step) -> None:
         match step:
             case Statement(rows=None):
-                self._connection.execute(self._text(step.sql))
+                self._connection.execute_script(self._text(step.sql))
             case Statement():
                 self._expect_rows(step, step.rows or ())
             case Refused():
@@ -215,7 +216,8 @@ class Player:
         deadline = time.monotonic() + self._deadline
         while not self._cancelled():
             try:
-                self._connection.execute(self._text(step.sql)).fetchall()
+                for result in self._connection.execute_script(self._text(step.sql)):
+                    result.fetchall()
                 said = "it was accepted"
             except VelostreamError as error:
                 if error.message.startswith(step.message):

@@ -207,8 +207,9 @@ def test_what_only_spark_computes_is_given_to_it(stock):
         assert pairs.num_rows == 1
         return pa.table({"holds": [True], "v0": [5]})
 
-    sql = "UPDATE stock SET stock = CAST(regexp_replace(stock.product, o.product, '5') AS INT) FROM s o WHERE product = o.product"
-    run(stock, sql.replace("WHERE product", "WHERE stock.product"), orders(("apple", 1, 1)), compute=compute)
+    value = "CAST(regexp_replace(stock.product, o.product, '5') AS INT)"
+    sql = f"UPDATE stock SET stock = {value} FROM s o WHERE stock.product = o.product"
+    run(stock, sql, orders(("apple", 1, 1)), compute=compute)
     assert content(stock) == [("apple", 5, None), ("pear", 50, None)]
 
 

@@ -1,0 +1,162 @@
+"""Answers as of now: what a SELECT, or the query inside of DML, gives over tables and bounded sources."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.launch import gate_policy
+from velostream.engine.maintain.mirror import MirrorRunner
+from velostream.engine.maintain.views import ViewRunner
+from velostream.engine.options import MEMORY, query_options
+from velostream.engine.passthrough import answer
+from velostream.engine.reading import read_range
+from velostream.engine.relations import arrow_result, run_sql
+from velostream.engine.status import State
+from velostream.errors import NotExecutableError, NotFoundError
+from velostream.sql import statements as st
+from velostream.sql.lower import NotLowerable
+from velostream.sql.plan import QueryPlan, RelationKind, Strategy
+from velostream.tables.memory.evaluate import CannotCompile
+from velostream.tables.memory.sequence import Part
+
+if TYPE_CHECKING:
+    from velostream.engine.binding import BoundQuery
+    from velostream.engine.context import EngineContext
+    from velostream.engine.dml import Evaluate
+    from velostream.engine.launch import Launcher
+    from velostream.engine.planning import Lens
+    from velostream.engine.transactions import Transaction
+    from velostream.tables.base import Snapshot
+
+
+class Puller:
+    """Runs queries once. Stateless; may be used from many threads."""
+
+    def __init__(self, context: EngineContext, launcher: Launcher) -> None:
+        self._context = context
+        self._launcher = launcher
+
+    def plan(
+        self, query: st.Query, *, options: tuple[st.OptionValue, ...] = (), text: str = ""
+    ) -> tuple[QueryPlan, Lens]:
+        """Plan a query whose inputs are loaded: waits for the tables it reads."""
+        plan, lens = self._plan(query, options, text)
+        self.wait_for_inputs(plan, options)
+        if any(one.target.schema is None for one in plan.inputs):
+            plan, lens = self._plan(query, options, text)
+        return plan, lens
+
+    def _plan(self, query: st.Query, options: tuple[st.OptionValue, ...], text: str) -> tuple[QueryPlan, Lens]:
+        return self._launcher.binder.plan(query, options=options, text=text, continuous=False)
+
+    def rows(self, plan: QueryPlan, lens: Lens, transaction: Transaction | None = None) -> pa.Table:
+        """The answer to a plan that no stream drives; without Spark where one table can give it."""
+        if plan.strategy is Strategy.PASSTHROUGH and plan.passthrough is not None:
+            entry = self._entry(plan.passthrough.table)
+            snapshot = self._context.table_of(entry).snapshot() if transaction is None else transaction.snapshot(entry)
+            with suppress(NotLowerable, CannotCompile):
+                return answer(plan.passthrough, snapshot)
+        return self.bound_rows(self._launcher.binder.bind_plan(plan, lens), transaction=transaction)
+
+    def bound_rows(
+        self,
+        bound: BoundQuery,
+        *,
+        given: Mapping[str, Snapshot] | None = None,
+        transaction: Transaction | None = None,
+    ) -> pa.Table:
+        """The answer of Spark: all tables at one commit number, sources read to their present end.
+
+        `given` are snapshots to read instead, by entry id.
+        """
+        session = self._context.spark.session()
+        instead = given or {}
+        readings = []
+        sql = bound.plan.sql
+        with self._context.sequence.pin() as pin:
+            frames = {}
+            for one in bound.inputs:
+                if one.entry is not None and one.entry.id in instead:
+                    snapshot = instead[one.entry.id]
+                    frames[one.relation] = self._context.frame_of(session, one.entry, snapshot, sql=sql)
+                elif one.entry is not None and one.kind is RelationKind.TABLE and transaction is not None:
+                    frames[one.relation] = transaction.frame(session, one.entry, sql=sql)
+                elif one.entry is not None and one.kind is RelationKind.TABLE:
+                    frames[one.relation] = self._context.frame(session, one.entry, at=pin.sequence, sql=sql)
+                elif one.spec is not None:
+                    source = self._launcher.book.open(one.spec)
+                    start = source.initial_offset()
+                    reading = read_range(session, source, start, source.latest_offset(start), one.schema)
+                    readings.append((source, reading))
+                    frames[one.relation] = reading.frame
+            rows = arrow_result(run_sql(session, sql, frames))
+        for source, reading in readings:
+            letters = self._context.bad_record_writes("SELECT", source, reading.bad_records())
+            if letters:
+                self._context.sequence.commit(Part(writes=letters))
+        return rows
+
+    def evaluate_over(
+        self, target: Entry, *, sources: tuple[st.SourceRef, ...] = (), transaction: Transaction | None = None
+    ) -> Evaluate:
+        """How DML on a table asks Spark for what the table can't evaluate itself; `sources` are the statement's."""
+
+        def evaluate(select: exp.Select, snapshot: Snapshot) -> pa.Table:
+            plan, lens = self._plan(st.Query(select, sources), (), "")
+            if any(one.target.kind is RelationKind.STREAM for one in plan.inputs):
+                raise NotExecutableError(
+                    "a stream can't be read by a subquery of a statement that runs once",
+                    hint="CREATE TABLE … AS SELECT … FROM the stream, and read that table",
+                )
+            bound = self._launcher.binder.bind_plan(plan, lens)
+            given = {target.id: snapshot} if transaction is None else {}
+            return self.bound_rows(bound, given=given, transaction=transaction)
+
+        return evaluate
+
+    def wait_for_inputs(self, plan: QueryPlan, options: tuple[st.OptionValue, ...]) -> None:
+        """The gate of a pull query: every table it reads has loaded."""
+        deadline = time.monotonic() + gate_policy(query_options(options)).timeout.total_seconds()
+        for one in plan.inputs:
+            entry = self._context.catalog.find(one.target.name) if one.source is None else None
+            if entry is not None and entry.is_table:
+                self._context.wait_ready(entry, deadline)
+                self._wait_for_changes(entry, deadline)
+
+    def _wait_for_changes(self, entry: Entry, deadline: float) -> None:
+        """What DML has changed is seen by the next SELECT, through views over views too."""
+        changed = {
+            one.id: self._context.table(one.id).version
+            for one in self._context.catalog
+            if one.kind is EntryKind.TABLE
+            and one.store == MEMORY
+            and not any(one.id in other.writes for other in self._context.catalog)
+        }
+        moved = False
+        for upstream in self._context.catalog.upstream(entry):
+            runner = self._launcher.runners.get(upstream.id)
+            if isinstance(runner, MirrorRunner):
+                runner.catch_up()
+                changed[upstream.id] = self._context.table(upstream.id).version
+            if isinstance(runner, ViewRunner):
+                if runner.board.state is not State.READY:
+                    return
+                moved = moved or any(
+                    changed.get(one.id, 0) > runner.reflects.get(one.id, 0) for one in runner.inputs.values()
+                )
+                if moved:
+                    runner.drain(deadline)
+
+    def _entry(self, name: str) -> Entry:
+        entry = self._context.catalog.find(name)
+        if entry is None or not entry.is_table:
+            known = [e.name for e in self._context.catalog.visible() if e.is_table]
+            raise NotFoundError.of("table", name, known=known)
+        return entry
