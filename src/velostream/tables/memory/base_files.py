@@ -28,6 +28,7 @@ from velostream.tables.memory.journal import ALIVE
 _MANIFEST = "base.json"
 _TABLE_FILE = re.compile(r"table-(\d{10})\.arrow")
 _HISTORY = ("row_id", "added", "removed")
+_TIME = "added_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class StoredRows:
     ids: Integers
     added: Integers
     removed: Integers
+    added_at: Integers | None = None
+    """When each row was committed, where that was kept."""
 
 
 def read_base(directory: Path) -> Base:
@@ -106,7 +109,7 @@ def write_rows(directory: Path, contents: Contents, *, sequence: int, floor: int
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         sink = _Checksummed(file)
-        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), _file_schema(contents.chunks.schema)) as writer:
+        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), _file_schema(contents)) as writer:
             for batch in _kept_batches(contents, sequence=sequence, floor=floor):
                 writer.write_batch(batch)
     sync_file(temporary)
@@ -123,15 +126,16 @@ def read_rows(directory: Path, table: TableBase, schema: pa.Schema) -> StoredRow
     if len(data) != table.size or zlib.crc32(data) != table.checksum:
         raise StateError.corrupt(str(path), reason="its content does not match its checksum")
     rows: list[pa.RecordBatch] = []
-    history: dict[str, list[Integers]] = {name: [np.empty(0, dtype=np.int64)] for name in _HISTORY}
+    history: dict[str, list[Integers]] = {name: [np.empty(0, dtype=np.int64)] for name in (*_HISTORY, _TIME)}
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         for batch in reader:
-            width = batch.num_columns - len(_HISTORY)
+            width = len(schema)
             rows.append(pa.RecordBatch.from_arrays(batch.columns[:width], schema=schema))
-            for name, column in zip(_HISTORY, batch.columns[width:], strict=True):
+            for name, column in zip(batch.schema.names[width:], batch.columns[width:], strict=True):
                 history[name].append(column.to_numpy())
-    ids, added, removed = (np.concatenate(history[name]) for name in _HISTORY)
-    return StoredRows(rows, ids, added, removed)
+        is_timed = _TIME in reader.schema.names[len(schema) :]
+    ids, added, removed, added_at = (np.concatenate(parts) for parts in history.values())
+    return StoredRows(rows, ids, added, removed, added_at if is_timed else None)
 
 
 def _parse(path: Path) -> Base:
@@ -145,7 +149,7 @@ def _parse(path: Path) -> Base:
 
 def _kept_batches(contents: Contents, *, sequence: int, floor: int) -> Iterator[pa.RecordBatch]:
     chunks = contents.chunks
-    schema = _file_schema(chunks.schema)
+    schema = _file_schema(contents)
     for index, start in enumerate(chunks.starts[:-1]):
         batch = chunks.unpacked(index)
         removed = contents.removed[start : start + batch.num_rows].copy()
@@ -154,18 +158,21 @@ def _kept_batches(contents: Contents, *, sequence: int, floor: int) -> Iterator[
             continue
         rows = batch if len(kept) == batch.num_rows else batch.take(pa.array(kept))
         positions, ended = kept + start, removed[kept]
-        history = (
+        history = [
             contents.ids.of_positions(positions),
             contents.added(positions),
             np.where(ended > sequence, ALIVE, ended),
-        )
+        ]
+        if contents.added_at is not None:
+            history.append(contents.added_at[positions])
         yield pa.RecordBatch.from_arrays([*rows.columns, *(pa.array(values) for values in history)], schema=schema)
 
 
-def _file_schema(schema: pa.Schema) -> pa.Schema:
+def _file_schema(contents: Contents) -> pa.Schema:
     """Columns by number: a table's names may be anything, the names of the history among them."""
-    columns = [pa.field(f"column_{index}", column.type) for index, column in enumerate(schema)]
-    return pa.schema([*columns, *(pa.field(name, pa.int64()) for name in _HISTORY)])
+    columns = [pa.field(f"column_{index}", column.type) for index, column in enumerate(contents.chunks.schema)]
+    history = _HISTORY if contents.added_at is None else (*_HISTORY, _TIME)
+    return pa.schema([*columns, *(pa.field(name, pa.int64()) for name in history)])
 
 
 def _names(directory: Path) -> list[str]:

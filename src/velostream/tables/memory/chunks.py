@@ -30,6 +30,9 @@ class ChunkPolicy:
     """No larger chunk is made by merging."""
 
 
+ORDINARY = ChunkPolicy()
+
+
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """Record batches one after another; row `p` is the `p`-th of them all. Immutable: a reader keeps what it took.
@@ -39,7 +42,7 @@ class Chunks:
     """
 
     schema: pa.Schema
-    policy: ChunkPolicy = ChunkPolicy()
+    policy: ChunkPolicy = ORDINARY
     batches: tuple[pa.RecordBatch, ...] = ()
     """As they are stored: packed or not."""
     starts: tuple[int, ...] = (0,)
@@ -58,6 +61,11 @@ class Chunks:
         """Bytes held in memory: what is mapped from files isn't."""
         return sum(batch.nbytes for batch in self.batches[self.mapped :])
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes in mapped files."""
+        return sum(batch.nbytes for batch in self.batches[: self.mapped])
+
     def appended(self, rows: pa.Table) -> Chunks:
         """With further rows at the end; small chunks are merged so that there are never more than a few dozen."""
         batches = list(self.batches[self.sealed :])
@@ -74,6 +82,15 @@ class Chunks:
                 batches[: len(packed)] = packed
                 sealed += len(packed)
         return self._with_batches((*kept, *batches), sealed=sealed)
+
+    def merged(self) -> Chunks:
+        """With all that is not mapped in one batch, sealed."""
+        rest = range(self.mapped, len(self.batches))
+        if len(rest) > 1:
+            whole = pa.concat_batches([self.unpacked(index) for index in rest])
+            whole = pack(whole) if self.policy.pack_rows is not None else whole
+            return self._with_batches((*self.batches[: self.mapped], whole), sealed=self.mapped + 1)
+        return self
 
     def with_mapped(self, count: int, spill: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Chunks:
         """With `count` more of the first batches mapped from files, which `spill` writes."""

@@ -95,11 +95,9 @@ class Plan:
 
     def find(self, snapshot: MemorySnapshot) -> Sequence[int]:
         """Like `positions`, for as many rows as one likes; a short list where few rows are found by an index."""
-        access = self._access_of(snapshot)
-        if access is not None and access.rest is None:
-            few = snapshot.few_positions_of(access.columns, access.wanted)
-            if few is not None:
-                return few
+        few = self._few(snapshot)
+        if few is not None:
+            return few
         found: list[int] = self.positions(snapshot).tolist()
         return found
 
@@ -108,19 +106,26 @@ class Plan:
         return snapshot.take(self.positions(snapshot), columns)
 
     def count(self, snapshot: MemorySnapshot) -> int:
-        access = self._access_of(snapshot)
-        if access is not None and access.rest is None:
-            few = snapshot.few_positions_of(access.columns, access.wanted)
-            if few is not None:
-                return len(few)
-        return len(self.positions(snapshot))
+        few = self._few(snapshot)
+        return len(self.positions(snapshot) if few is None else few)
 
     def positions(self, snapshot: MemorySnapshot) -> Integers:
         """Ascending positions of the rows for which the condition is true."""
         access = self._access_of(snapshot)
         if access is None:
             return _kept(self._whole, snapshot, snapshot.visible_positions)
+        self._table.plans.by_index += 1
         return _kept(access.rest, snapshot, snapshot.positions_of(access.columns, access.wanted))
+
+    def _few(self, snapshot: MemorySnapshot) -> Sequence[int] | None:
+        """The positions where an index finds few of them and nothing is left to check; else None."""
+        access = self._access_of(snapshot)
+        if access is None or access.rest is not None:
+            return None
+        few = snapshot.few_positions_of(access.columns, access.wanted)
+        if few is not None:
+            self._table.plans.by_index += 1
+        return few
 
     def _access_of(self, snapshot: MemorySnapshot) -> Access | None:
         """By which index a snapshot finds the rows; None for by none."""
@@ -162,6 +167,8 @@ class PlanCache:
 
     hits: int = 0
     misses: int = 0
+    by_index: int = 0
+    """How often a condition was answered by the key or an index."""
     _plans: OrderedDict[Expression, Plan] = field(default_factory=OrderedDict)
     _by_identity: dict[int, tuple[Expression, Plan]] = field(default_factory=dict)
     """Plans of expressions that are the very same object: hashing one costs more than answering it."""

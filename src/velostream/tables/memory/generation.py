@@ -8,26 +8,42 @@ nothing of that, so readers need no lock and no copy.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from velostream.tables.memory.chunks import ChunkPolicy, Chunks
+from velostream.tables.memory.chunks import ORDINARY, ChunkPolicy, Chunks
 from velostream.tables.memory.compare import row_hashes
 from velostream.tables.memory.growable import GrowableIntegers, Integers
 from velostream.tables.memory.hashed import HashedKeys, key_hasher
 from velostream.tables.memory.index import KeyDictionary, KeyHashes, PositionIndex
 from velostream.tables.memory.journal import ALIVE, Journal, RowIds
 from velostream.tables.memory.keys import as_array, key_normaliser, key_values
+from velostream.tables.memory.spill import mapped_batch, mapped_index
 from velostream.tables.memory.tail import MOST_ROWS, TailedChunks, Values
 
-_ORDINARY = ChunkPolicy()
 _WORTH_HASHING = 256
 """Fewer keys are looked up one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a table keeps its rows."""
+
+    chunks: ChunkPolicy = ORDINARY
+    hashed_keys: bool = False
+    """Whether the memory a key takes counts more than the speed of finding it."""
+    timed: bool = False
+    """Whether the time of its commit is kept with each row."""
+
+
+_ORDINARY = Form()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,8 @@ class Contents:
     ids: RowIds
     removed: Integers
     next_row_id: int
+    added_at: Integers | None
+    """When each row was committed, in microseconds; None where nobody needs to know."""
     _sequences: Integers
     _row_ends: Integers
 
@@ -85,16 +103,16 @@ class Generation:
         *,
         floor: int = 0,
         version: int = 0,
-        policy: ChunkPolicy = _ORDINARY,
-        hashed_keys: bool = False,
+        form: Form = _ORDINARY,
     ) -> None:
         self.schema = schema
         self.key = tuple(key)
         self.floor = floor
-        self.hashed_keys = hashed_keys
-        """Whether the memory a key takes counts more than the speed of finding it."""
-        self.stored = TailedChunks(Chunks(schema, policy))
+        self.form = form
+        self.stored = TailedChunks(Chunks(schema, form.chunks))
         self.removed = GrowableIntegers()
+        self.added_at = GrowableIntegers() if form.timed else None
+        """When each row was committed, in microseconds, never descending; for tables whose rows leave by age."""
         self.ids = RowIds()
         self.journal = Journal(version=version)
         self.keys = self._key_index() if key else None
@@ -121,21 +139,23 @@ class Generation:
         removals: Sequence[tuple[int, Integers]],
         floor: int,
         floor_version: int,
-        policy: ChunkPolicy = _ORDINARY,
-        hashed_keys: bool = False,
+        added_at: Integers | None = None,
+        form: Form = _ORDINARY,
     ) -> Generation:
         """A generation out of all its rows and the numbers of their commits, in one go.
 
-        `added` and `removed` are numbers for each row, `renumbered` and `next_id` as in `RowIds`; `removals` are
-        further rows removed, by id, with the number of the commit that did.
+        `added`, `removed` and `added_at` are numbers for each row, `renumbered` and `next_id` as in `RowIds`;
+        `removals` are further rows removed, by id, with the number of the commit that did.
         """
-        generation = cls(schema, key, floor=floor, version=floor_version, policy=policy, hashed_keys=hashed_keys)
+        generation = cls(schema, key, floor=floor, version=floor_version, form=form)
         in_order = len(renumbered) == next_id and (not next_id or int(renumbered[-1]) == next_id - 1)
         generation.ids = RowIds() if in_order else RowIds(renumbered, next_id=next_id)
         if removals:
             ids = np.concatenate([ids for _, ids in removals])
             numbers = np.repeat([number for number, _ in removals], [len(ids) for _, ids in removals])
             removed[generation.ids.positions(ids)] = numbers
+        if form.timed and added_at is not None:
+            generation.added_at = GrowableIntegers(np.maximum.accumulate(added_at))
         generation.length = len(added)
         generation.alive = int(np.count_nonzero(removed == ALIVE))
         generation.removed = GrowableIntegers(removed)
@@ -160,6 +180,7 @@ class Generation:
             self.removed.array[delta.removed] = sequence
         self.length = start + count
         self.alive += count - len(delta.removed)
+        self._note_time(count)
         self.journal.append(sequence, row_end=self.length, removed=delta.removed)
         if not count:
             return
@@ -182,6 +203,7 @@ class Generation:
             removed.view[position] = sequence
         self.length = start + len(delta.rows)
         self.alive += len(delta.rows) - len(delta.removed)
+        self._note_time(len(delta.rows))
         self.journal.append_few(sequence, row_end=self.length, removed=delta.removed)
         if self.keys is not None:
             self.keys.add_few(delta.keys, start)
@@ -193,9 +215,15 @@ class Generation:
             if isinstance(self.keys, KeyHashes) and self.keys.wants_cover:
                 self.keys.cover(self.stored.chunks)
 
+    def _note_time(self, count: int) -> None:
+        times = self.added_at
+        if times is not None and count:
+            before = times.view[times.length - 1] if times.length else 0
+            times.extend_with(max(before, time.time_ns() // 1000), count)
+
     def _key_index(self) -> KeyDictionary | KeyHashes:
         hashed = HashedKeys(self.key) if HashedKeys.serves(self.schema, self.key) else None
-        if hashed is None or not self.hashed_keys:
+        if hashed is None or not self.form.hashed_keys:
             return KeyDictionary(hashed)
         hash_key = key_hasher([self.schema.field(name).type for name in self.key])
         return KeyHashes(hashed, hash_key, self._key_at)
@@ -220,8 +248,42 @@ class Generation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns and the numbers beside them; the indexes' dictionaries are not counted."""
-        return self.stored.nbytes + self.removed.array.nbytes + self.journal.nbytes
+        """Bytes in memory: of the columns, of the numbers beside them and, about, of the indexes."""
+        indexes = [index.nbytes for index in self.secondary.values()]
+        return (
+            self.stored.nbytes
+            + self.removed.array.nbytes
+            + self.journal.nbytes
+            + (0 if self.added_at is None else self.added_at.array.nbytes)
+            + (0 if self.keys is None else self.keys.nbytes)
+            + sum(indexes)
+        )
+
+    def spill(self, directory: Path) -> None:
+        """Put all columns that are in memory, and the hashes of keys, into mapped files. Call it as the writer.
+
+        Raises `OSError` when they can't be written; nothing has changed then.
+        """
+        chunks = self.chunks.merged()
+        chunks = chunks.with_mapped(len(chunks.batches) - chunks.mapped, lambda batch: mapped_batch(batch, directory))
+        self.stored = TailedChunks(chunks)
+        if isinstance(self.keys, KeyHashes):
+            self.keys.cover(chunks)
+            self.keys.hashed.spill(lambda index: mapped_index(index, directory))
+
+    def older_than(self, cutoff: int) -> Integers:
+        """Positions of the rows that are still there and were committed at or before a time in microseconds."""
+        if self.added_at is None:
+            return np.empty(0, dtype=np.int64)
+        end = int(np.searchsorted(self.added_at.values(), cutoff, side="right"))
+        return np.flatnonzero(self.removed.array[:end] == ALIVE)
+
+    @property
+    def oldest_at(self) -> int | None:
+        """When the oldest row that is still there was committed; None without rows, or where nobody needs to know."""
+        if self.added_at is None or not self.alive:
+            return None
+        return self.added_at.view[int(np.argmax(self.removed.values() == ALIVE))]
 
     def contents(self) -> Contents:
         """What there is now, for writing it down while commits go on. Call it as the writer."""
@@ -230,6 +292,7 @@ class Generation:
             self.ids,
             self.removed.values(),
             self.ids.next_id(self.length),
+            None if self.added_at is None else self.added_at.values(),
             self.journal.sequences.values(),
             self.journal.row_ends.values(),
         )
@@ -293,11 +356,12 @@ class Generation:
             self.key,
             floor=floor,
             version=self.journal.version_at(floor),
-            policy=self.stored.chunks.policy,
-            hashed_keys=self.hashed_keys,
+            form=self.form,
         )
         fresh.stored = TailedChunks(self.chunks.filtered(kept))
         fresh.removed = GrowableIntegers(self.removed.values()[kept])
+        if self.added_at is not None:
+            fresh.added_at = GrowableIntegers(self.added_at.values()[kept])
         fresh.ids = RowIds(self.ids.of_positions(kept), next_id=self.ids.next_id(self.length))
         fresh.length = len(kept)
         fresh.alive = self.alive

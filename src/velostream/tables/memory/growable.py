@@ -8,6 +8,8 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 _FIRST_CAPACITY = 16
+_LARGE = 1 << 16
+"""Up to here the room doubles; beyond, room that stays empty would be worth more than copying less often."""
 
 
 class GrowableIntegers:
@@ -56,7 +58,9 @@ class GrowableIntegers:
         needed = self.length + count
         if needed <= len(self.array):
             return
-        grown: Integers = np.empty(max(needed, 2 * len(self.array)), dtype=np.int64)
+        capacity = len(self.array)
+        capacity += capacity if capacity < _LARGE else capacity // 4
+        grown: Integers = np.empty(max(needed, capacity), dtype=np.int64)
         grown[: self.length] = self.array[: self.length]
         self.array = grown
         self.view = memoryview(grown)  # type: ignore[arg-type]

@@ -26,11 +26,12 @@ _GROWTH = 4
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The index of the rows from one position to another."""
+    """The index of the rows from one position to another; in memory, or mapped from files."""
 
     index: HashIndex
     start: int
     end: int
+    mapped: bool = False
 
 
 class HashedKeys:
@@ -55,7 +56,16 @@ class HashedKeys:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.index.nbytes for part in self._parts)
+        """Bytes held in memory."""
+        return sum(part.index.nbytes for part in self._parts if not part.mapped)
+
+    def spill(self, mapped: Callable[[HashIndex], HashIndex]) -> None:
+        """Have files mapped for what is in memory."""
+        with self._growing:
+            self._parts = tuple(
+                part if part.mapped else _Part(mapped(part.index), part.start, part.end, mapped=True)
+                for part in self._parts
+            )
 
     def grow(self, chunks: Chunks, length: int) -> None:
         """Take in the rows of the chunks up to a position."""

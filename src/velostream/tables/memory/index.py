@@ -245,5 +245,18 @@ class PositionIndex:
         return np.array(positions, dtype=np.int64), np.array(answered, dtype=np.int64)
 
     @property
+    def nbytes(self) -> int:
+        """About how many bytes it takes."""
+        sampled = list(islice(self.rows.items(), _SAMPLE))
+        if not sampled:
+            return 0
+        per_value = sum(
+            getsizeof(value)
+            + (getsizeof(found) + _BYTES_OF_INT * len(found) if isinstance(found, list) else _BYTES_OF_INT)
+            for value, found in sampled
+        ) / len(sampled)
+        return getsizeof(self.rows) + int(len(self.rows) * per_value)
+
+    @property
     def distinct(self) -> int:
         return len(self.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from velostream.tables.memory.generation import Delta, Generation
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.journal import ALIVE
 from velostream.tables.memory.log import Log, Record
+from velostream.tables.memory.settings import TableSettings
 
 _ROW_ID = np.dtype("<i8")
 
@@ -35,8 +37,8 @@ class RecoveredTable:
     base: TableBase | None = None
     stored: StoredRows | None = None
     rows: list[pa.RecordBatch] = field(default_factory=list)
-    added: list[tuple[int, int]] = field(default_factory=list)
-    """Per batch of rows the number of its commit and how many there are."""
+    added: list[tuple[int, int, int]] = field(default_factory=list)
+    """Per batch of rows the number of its commit, how many there are, and when that was, in microseconds."""
     removed: list[tuple[int, Integers]] = field(default_factory=list)
     """Number of the commit, ids of the rows."""
 
@@ -48,7 +50,8 @@ class RecoveredTable:
         """All of it as rows with their history."""
         empty = np.empty(0, dtype=np.int64)
         stored = self.stored or StoredRows([], empty, empty, empty)
-        numbers, counts = np.array(self.added, dtype=np.int64).reshape(-1, 2).T
+        numbers, counts, times = np.array(self.added, dtype=np.int64).reshape(-1, 3).T
+        before = np.zeros(len(stored.added), dtype=np.int64) if stored.added_at is None else stored.added_at
         generation = Generation.restored(
             self.stored_schema,
             self.schema.key,
@@ -60,6 +63,8 @@ class RecoveredTable:
             removals=self.removed,
             floor=self.base.floor if self.base else 0,
             floor_version=self.base.floor_version if self.base else 0,
+            added_at=np.concatenate((before, np.repeat(times, counts))),
+            form=TableSettings.of(self.options, self.schema).form,
         )
         for columns in self.indexes:
             generation.index_on(columns)
@@ -127,12 +132,13 @@ def _replay_commit(state: Recovered, record: Record) -> None:
     if number != state.sequence + 1:
         raise ValueError(f"commit {number} follows commit {state.sequence}")
     payloads = iter(record.payloads)
+    committed_at = int(datetime.fromisoformat(record.header["at"]).timestamp() * 1_000_000)
     for change in record.header["tables"]:
         table = state.tables[change["table"]]
         for _ in range(change["batches"]):
             batch = pa.ipc.read_record_batch(next(payloads), table.stored_schema)
             table.rows.append(batch)
-            table.added.append((number, batch.num_rows))
+            table.added.append((number, batch.num_rows, committed_at))
         if change["removed"]:
             table.removed.append((number, np.frombuffer(next(payloads), dtype=_ROW_ID)))
     state.writers.update(record.header["writers"])

@@ -22,12 +22,14 @@ from velostream.tables.base import Table
 from velostream.tables.memory.files import DurableFile, SystemFile
 from velostream.tables.memory.generation import Delta, RowDelta
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.housekeeping import Housekeeper
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
 from velostream.tables.memory.store import DurableStore
 from velostream.tables.memory.table import MemoryTable
 
 _log = logging.getLogger(__name__)
+_PAUSE_AFTER_FAILURE = 1.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class CommitSequence:
         self._unheard: deque[Commit] = deque()
         self._telling = threading.Lock()
         self._writing_base = threading.Lock()
+        self._housekeeper = Housekeeper(self._keep_house)
         self._closed = False
 
     @classmethod
@@ -135,6 +138,8 @@ class CommitSequence:
             )
             for table in recovered.tables.values()
         }
+        if store.wants_base or any(table.settings.retention is not None for table in sequence._tables.values()):
+            sequence._housekeeper.wake()
         return sequence
 
     def create_table(
@@ -155,7 +160,7 @@ class CommitSequence:
             table = MemoryTable(self, table_id, name=name, schema=schema, options=options or {})
             self._note("create", table=table_id, name=name, schema=schema.to_json(), options=table.given_options)
             self._tables = {**self._tables, table_id: table}
-            for columns in table.declared_indexes:
+            for columns in table.settings.indexes:
                 self.create_index(table, columns)
             return table
 
@@ -211,6 +216,7 @@ class CommitSequence:
             self._unheard.append(done)
             for table_id in deltas:
                 self._tables[table_id].vacuum(self._floor(table_id))
+                self._note_expiry(self._tables[table_id])
         return done
 
     def write(self, table: MemoryTable, write: Write, epoch: Epoch | None = None) -> Commit:
@@ -240,6 +246,7 @@ class CommitSequence:
                     self._unheard.append(Commit(number, changed))
                 if table.may_be_vacuumed:
                     table.vacuum(self._floor(table.id))
+                self._note_expiry(table)
             outermost = not self._depth
         if outermost and self._unheard:
             self._tell()
@@ -270,7 +277,8 @@ class CommitSequence:
                 outermost = self._depth == 0
         if outermost:
             self._tell()
-            self._write_base_if_due()
+            if self._store is not None and self._store.wants_base:
+                self._housekeeper.wake()
 
     def pin(self, sequence: int | None = None) -> Pin:
         """Keep versions at or after a number (the present one) readable. Does not wait for a commit under way."""
@@ -301,6 +309,7 @@ class CommitSequence:
 
     def close(self) -> None:
         """End it. Snapshots stay readable; every further commit is refused."""
+        self._housekeeper.close()
         with self._writing_base, self._lock:
             self._closed = True
             if self._store is not None:
@@ -309,8 +318,8 @@ class CommitSequence:
     def write_base(self) -> None:
         """Write the state of all tables down, so that recovery needs no log from before. Commits go on meanwhile.
 
-        Done by itself when the log has grown enough. Raises `StateError` when it can't be written; the base before it
-        and the log hold everything then.
+        Done by itself, in a thread of its own, when the log has grown enough. Raises `StateError` when it can't be
+        written; the base before it and the log hold everything then.
         """
         store = self._store
         if store is None:
@@ -321,14 +330,44 @@ class CommitSequence:
                 draft = store.begin_base(self.sequence, self._writers)
             store.finish_base(draft, tables)
 
-    def _write_base_if_due(self) -> None:
-        """The commit that noticed is done, so a base that can't be written now only waits until the log has grown."""
-        if self._store is None or not self._store.wants_base or self._writing_base.locked():
-            return
+    def _keep_house(self) -> float | None:
+        """Write a base if the log has grown, remove rows that have become too old; seconds until some will have.
+
+        What fails is tried again: a base when the log has grown further, a removal a little later.
+        """
         try:
-            self.write_base()
+            if self._store is not None and self._store.wants_base:
+                self.write_base()
+        except (StateError, ClosedError) as error:
+            _log.warning("%s", error)
+        waits = [self._remove_expired(table) for table in tuple(self._tables.values())]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _remove_expired(self, table: MemoryTable) -> float | None:
+        """Seconds until rows of the table have become too old; None when none will."""
+        if table.settings.retention is None:
+            return None
+        try:
+            with self.exclusive():
+                if self._tables.get(table.id) is not table:
+                    return None
+                leaving = table.expired()
+                if leaving is not None:
+                    self.write(table, leaving)
+                seconds = table.seconds_to_expiry()
+                table.expiry_is_due = seconds is not None
+        except ClosedError:
+            return None
         except StateError as error:
             _log.warning("%s", error)
+            return _PAUSE_AFTER_FAILURE
+        return seconds
+
+    def _note_expiry(self, table: MemoryTable) -> None:
+        """Rows that come later leave later, so only the first ones have to be told of."""
+        if table.settings.retention is not None and not table.expiry_is_due:
+            table.expiry_is_due = True
+            self._housekeeper.wake()
 
     def _without_repeats(self, parts: Sequence[Part]) -> tuple[list[Part], dict[str, WriterState]]:
         fresh: list[Part] = []

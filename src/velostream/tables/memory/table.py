@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from velostream.errors import TableError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
-from velostream.model.options import Option, Options, OptionType
+from velostream.model.options import Option
 from velostream.model.schema import Schema
 from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec, TableWrites
 from velostream.tables.memory.condition import Plan, PlanCache
@@ -21,15 +24,22 @@ from velostream.tables.memory.index import PositionIndex
 from velostream.tables.memory.keys import key_normaliser
 from velostream.tables.memory.point import PointWriter
 from velostream.tables.memory.rows import RowLayout
+from velostream.tables.memory.settings import OPTIONS, TableSettings
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
+from velostream.tables.memory.statistics import ColumnStatistics
 from velostream.tables.memory.store import TableToWrite
 
 if TYPE_CHECKING:
     from velostream.tables.memory.sequence import CommitSequence
 
+_log = logging.getLogger(__name__)
+
 _FEWEST_DEAD_ROWS = 4096
 """Fewer removed rows than that are never worth a renumbering."""
+_SMALLEST_PART_SPILLED = 16
+"""Columns that take less than that part of the limit are not what is too large."""
+_MICROSECOND = timedelta(microseconds=1)
 _MOST_SINGLE_ROWS = 64
 """More rows at once are faster as columns."""
 
@@ -38,10 +48,7 @@ class MemoryTable(Table):
     """A table of a `CommitSequence`, which makes it, logs its commits and publishes them."""
 
     kind: ClassVar[str] = "inMemory"
-    options: ClassVar[tuple[Option, ...]] = (
-        Option("history", "how many versions before the newest stay readable", OptionType.INTEGER, default="0"),
-        Option("index", "columns to index: a,b is one index of two columns, a;b are two indexes"),
-    )
+    options: ClassVar[tuple[Option, ...]] = OPTIONS
     capabilities: ClassVar[TableCapabilities] = TableCapabilities(
         insert=True,
         update=True,
@@ -67,21 +74,24 @@ class MemoryTable(Table):
         generation: Generation | None = None,
     ) -> None:
         """Called by the commit sequence only; `generation` is what it has recovered."""
-        checked = Options(options, self.options)
         self.id = table_id
         self.name = name
         self.schema = schema
         self.given_options = dict(options)
         self.key_normaliser = key_normaliser([schema.column(name).type for name in schema.key]) if schema.key else None
-        self.declared_indexes = _index_columns(checked.text("index") or "", schema)
-        self._history = checked.integer("history") or 0
+        self.settings = TableSettings.of(options, schema)
         self._sequence = sequence
-        self._generation = Generation(stored_schema(schema), schema.key) if generation is None else generation
+        if generation is None:
+            generation = Generation(stored_schema(schema), schema.key, form=self.settings.form)
+        self._generation = generation
         self._newest: MemorySnapshot | None = None
         self._closing: Callable[[], None] | None = None
         self.layout = RowLayout.of(schema.arrow)
         self._encoder = RowEncoder.of(schema)
         self.plans = PlanCache()
+        self._statistics: tuple[int, ColumnStatistics] | None = None
+        self.expiry_is_due = False
+        """Whether the commit sequence knows that rows will leave; it looks again when they have."""
 
     @classmethod
     def open(cls, spec: TableSpec) -> MemoryTable:
@@ -137,10 +147,11 @@ class MemoryTable(Table):
                     )
                 sequence = version
             generation = self._generation
-            if sequence >= generation.floor:
+            oldest = max(generation.floor, self._forgotten_before(generation))
+            if sequence >= oldest:
                 break
             if version is not None:
-                raise TableError.version_gone(self.name, version, oldest=generation.floor)
+                raise TableError.version_gone(self.name, version, oldest=oldest)
         snapshot = MemorySnapshot(self, generation, sequence)
         if version is None:
             self._newest = snapshot
@@ -154,6 +165,9 @@ class MemoryTable(Table):
                 detail=f"newest version: {end.version}",
                 code="unknown-version",
             )
+        oldest = self._forgotten_before(self._generation)
+        if since < oldest:
+            raise TableError.version_gone(self.name, since, oldest=oldest)
         return end.changes_since(since)
 
     def compile_condition(self, condition: Expression) -> Plan:
@@ -238,13 +252,17 @@ class MemoryTable(Table):
         return {
             "rows": generation.alive,
             "bytes": generation.nbytes,
+            "spilled_bytes": generation.stored.chunks.mapped_bytes,
             "version": self.version,
             "chunks": len(generation.stored.chunks.batches),
             "commits": len(generation.journal),
             "dead_rows": generation.length - generation.alive,
+            "queries": self.plans.hits + self.plans.misses,
+            "index_hits": self.plans.by_index,
             "plan_cache_hits": self.plans.hits,
             "plan_cache_misses": self.plans.misses,
             "indexes": [list(columns) for columns in self.indexes],
+            "columns": self._column_statistics(),
         }
 
     @property
@@ -268,10 +286,13 @@ class MemoryTable(Table):
     def apply(self, sequence: int, delta: Delta) -> None:
         """For the commit sequence, under its lock, once the commit is in the log."""
         self._generation.apply(sequence, delta)
+        self._keep_within_limit()
 
     def apply_rows(self, sequence: int, delta: RowDelta) -> None:
         """Like `apply`, of a commit that needs no log."""
         self._generation.apply_rows(sequence, delta)
+        if self.settings.memory_limit is not None and not self._generation.stored.rows:
+            self._keep_within_limit()
 
     @property
     def may_be_vacuumed(self) -> bool:
@@ -316,18 +337,61 @@ class MemoryTable(Table):
         if unseen >= _FEWEST_DEAD_ROWS and unseen > generation.length - unseen:
             self._generation = generation.renumbered(floor)
             self._newest = None
+            self._keep_within_limit()
+
+    def expired(self) -> Write | None:
+        """The rows that are older than the retention, as the write that removes them. For the commit sequence."""
+        retention = self.settings.retention
+        if retention is None:
+            return None
+        generation = self._generation
+        positions = generation.older_than(time.time_ns() // 1000 - retention // _MICROSECOND)
+        if not len(positions):
+            return None
+        return Write(Mode.DELETE, generation.chunks.take(positions, self.schema.key or None))
+
+    def seconds_to_expiry(self) -> float | None:
+        """How long until the oldest row leaves; None when none will. For the commit sequence."""
+        oldest, retention = self._generation.oldest_at, self.settings.retention
+        if oldest is None or retention is None:
+            return None
+        return max(0.0, oldest / 1e6 + retention.total_seconds() - time.time())
+
+    def _keep_within_limit(self) -> None:
+        """Put rows into mapped files when they take too much memory; if that fails they stay."""
+        limit = self.settings.memory_limit
+        generation = self._generation
+        if limit is None or generation.nbytes <= limit:
+            return
+        if generation.stored.nbytes < limit // _SMALLEST_PART_SPILLED:
+            return
+        try:
+            generation.spill(self.settings.spill_path)
+        except OSError as error:
+            _log.warning('table "%s" takes more memory than its limit: %s', self.name, error)
+        # The snapshot kept for readers would hold on to what is in files now.
+        self._newest = None
+
+    def _column_statistics(self) -> ColumnStatistics:
+        """Those of the newest version; what has been worked out is kept until there is a newer one."""
+        snapshot = self.snapshot()
+        known = self._statistics
+        if known is None or known[0] != snapshot.version:
+            known = self._statistics = (snapshot.version, ColumnStatistics(snapshot))
+        return known[1]
 
     def _kept_from(self, floor: int) -> int:
-        """The oldest number to keep readable: what somebody needs, and what the option `history` says."""
-        return min(floor, self._generation.journal.nth_last(self._history)) if self._history else floor
+        """The oldest number to keep readable: what somebody needs and `history` says, within `history.max`."""
+        journal, history = self._generation.journal, self.settings.history
+        kept = min(floor, journal.nth_last(history)) if history else floor
+        return max(kept, self._forgotten_before(self._generation))
+
+    def _forgotten_before(self, generation: Generation) -> int:
+        """Versions before this number are out of `history.max`, whether their rows are still there or not."""
+        most = self.settings.history_max
+        return 0 if most is None else generation.journal.nth_last(most)
 
     def close(self) -> None:
         """Nothing is held beyond the commit sequence, which is closed if it is this table's alone."""
         if self._closing is not None:
             self._closing()
-
-
-def _index_columns(text: str, schema: Schema) -> list[tuple[str, ...]]:
-    """`a,b;c` is an index on a and b, and one on c."""
-    indexes = [[name.strip() for name in part.split(",")] for part in text.split(";") if part.strip()]
-    return [tuple(schema.column(name).name for name in names) for names in indexes]

@@ -36,7 +36,7 @@ def bag(sequence: CommitSequence) -> MemoryTable:
 
 
 @pytest.fixture
-def reopened(tmp_path: Path) -> Callable[[], CommitSequence]:
+def reopened(tmp_path: Path) -> Iterator[Callable[[], CommitSequence]]:
     """Each call closes the sequence of the call before and opens the directory again."""
     opened: list[CommitSequence] = []
 
@@ -46,7 +46,9 @@ def reopened(tmp_path: Path) -> Callable[[], CommitSequence]:
         opened.append(CommitSequence.open(tmp_path / "log"))
         return opened[0]
 
-    return reopen
+    yield reopen
+    for sequence in opened:
+        sequence.close()
 
 
 def write(mode: Mode, *rows: tuple[object, ...], columns: tuple[str, ...] = ("id", "name")) -> Write:

@@ -350,18 +350,6 @@ def test_a_base_that_cannot_be_written_leaves_the_one_before(reopened, tmp_path,
     assert reopened().table("people").snapshot().count() == 5
 
 
-def test_a_base_is_written_by_itself_once_the_log_has_grown(reopened, tmp_path, monkeypatch):
-    monkeypatch.setattr("velostream.tables.memory.store._SMALLEST_LOG_TO_MERGE", 20_000)
-    sequence = reopened()
-    table = open_people(sequence)
-    for number in range(100):
-        table.commit(write(Mode.UPSERT, *((row, f"{number}") for row in range(20))))
-    assert (tmp_path / "log" / "base.json").exists()
-    assert sum(path.stat().st_size for path in (tmp_path / "log").iterdir()) < 60_000
-    table = reopened().table("people")
-    assert set(tuples(table.snapshot().scan())) == {(row, "99") for row in range(20)}
-
-
 KEYS = st.integers(0, 6)
 NAMES = st.sampled_from([None, "a", "b"])
 ROWS = st.lists(st.tuples(KEYS, NAMES), max_size=4)
