@@ -149,3 +149,7 @@ SELECT o.id FROM memory://orders o WITH ('x' = 'y') JOIN file:///d/*.csv WITHIN 
 -- FROM may come first
 FROM a JOIN b ON a.x = b.x SELECT a.y WHERE a.z
 --> SELECT a.y FROM a JOIN b ON a.x = b.x WHERE a.z
+
+-- names beyond ASCII, which Spark reads in quotes only
+SELECT größe, 数量 + 1 AS Menge FROM bestände b WHERE b.größe > 1
+--> SELECT `größe`, `数量` + 1 AS Menge FROM `bestände` AS b WHERE b.`größe` > 1

@@ -121,6 +121,9 @@ def _tokens(masked: MaskedText) -> list[Token]:
             token.token_type = TokenType.STRING
         elif token.token_type == TokenType.WINDOW and following and following.token_type == TokenType.L_PAREN:
             token.token_type = TokenType.VAR
+        elif token.token_type == TokenType.VAR and not token.text.isascii():
+            # Spark reads such names in quotes only.
+            token.token_type = TokenType.IDENTIFIER
         if token.token_type != TokenType.HINT:
             token.comments = []
     return tokens

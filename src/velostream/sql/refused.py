@@ -1,15 +1,17 @@
-"""Forms of the language that parse but that no strategy runs yet."""
+"""Forms of the language that parse but that nothing may or can run yet."""
 
 from __future__ import annotations
 
 from sqlglot import exp
 
-from velostream.errors import NotExecutableError, SqlError
+from velostream.errors import NotExecutableError, SqlError, ValidationError
 from velostream.sql.functions import function_name
 from velostream.sql.grammar import WITHIN
 from velostream.sql.paths import WILDCARD_PATH
 from velostream.sql.pointing import pointer
 from velostream.sql.statements import Place, Query
+
+_CALLS_JAVA = frozenset(("java_method", "reflect", "try_reflect"))
 
 
 def refused_forms(query: Query, *, text: str) -> list[SqlError]:
@@ -29,6 +31,10 @@ def refused_forms(query: Query, *, text: str) -> list[SqlError]:
             refuse("ASOF JOIN", join, hint="join on equality and keep the latest row with a subquery")
         if join.args.get(WITHIN):
             refuse("JOIN … WITHIN", join, hint="make one stream a table: CREATE TABLE t AS SELECT …; then join t")
+    for call in query.tree.find_all(exp.Func):
+        if function_name(call) in _CALLS_JAVA:
+            message = f"function {function_name(call)} is not allowed: it calls any Java method in Spark's process"
+            found.append(ValidationError(message, **pointer(call, text)))
     for call in query.tree.find_all(exp.Anonymous):
         if function_name(call) == WILDCARD_PATH:
             path = call.expressions[0].name

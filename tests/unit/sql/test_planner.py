@@ -80,6 +80,15 @@ def test_what_a_stream_cant_do_is_refused_with_what_to_write(view, text, constru
     assert problem.column > 1
 
 
+@pytest.mark.parametrize(
+    "call", ["java_method('java.lang.System', 'exit', 1)", "REFLECT('a', 'b')", "try_reflect('a', 'b')"]
+)
+def test_java_can_not_be_called(plan, call):
+    for text in (f"SELECT {call}", f"SELECT 1 WHERE EXISTS (SELECT 1 WHERE {call} = '1')"):
+        with pytest.raises(ValidationError, match="not allowed"):
+            plan(text)
+
+
 def test_forms_that_are_not_run_yet_are_refused_by_name(view):
     with pytest.raises(NotExecutableError, match="WINDOW TUMBLING") as caught:
         view("SELECT sku, count(*) AS n FROM orders GROUP BY sku WINDOW TUMBLING(ts, 5m)")

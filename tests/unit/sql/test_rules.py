@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from velostream.sql.parse import parse_statement
 from velostream.sql.rules import RULES, apply_rules
+from velostream.sql.rules.name_lone_texts import name_lone_texts
 from velostream.sql.rules.rename_aggregates import rename_aggregates
 from velostream.sql.rules.rewrite_any_all import rewrite_any_all
 from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
@@ -119,7 +120,7 @@ def test_nested_subqueries_are_rewritten_too():
 
 def test_rules_are_named_after_their_files():
     assert [rule.__module__.rpartition(".")[2] for rule in RULES] == [rule.__name__ for rule in RULES]
-    assert (rename_aggregates, rewrite_any_all, rewrite_in_as_value) == RULES
+    assert (rename_aggregates, rewrite_any_all, rewrite_in_as_value, name_lone_texts) == RULES
 
 
 @pytest.mark.parametrize(
@@ -224,3 +225,19 @@ def test_the_truth_table_of_in(x, members):  # B34
     outside = None if inside is None else not inside
     for item, expected in zip(MEMBERSHIP.values(), (inside, outside), strict=True):
         assert evaluate(item, {"x": x}, members) is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("SELECT * FROM t WHERE a IN (SELECT 'x')", "SELECT * FROM t WHERE a IN (SELECT 'x' AS value)"),
+        ("SELECT (SELECT 'x') AS b", "SELECT (SELECT 'x' AS value) AS b"),
+        ("SELECT * FROM t WHERE a IN (SELECT 'x' FROM u)", "SELECT * FROM t WHERE a IN (SELECT 'x' FROM u)"),
+        ("SELECT * FROM (SELECT 'x')", "SELECT * FROM (SELECT 'x')"),
+        ("SELECT 'x'", "SELECT 'x'"),
+        ("WITH c AS (SELECT 'x') SELECT * FROM c", "WITH c AS (SELECT 'x') SELECT * FROM c"),
+        ("SELECT * FROM (SELECT 'x' UNION SELECT 'y')", "SELECT * FROM (SELECT 'x' UNION SELECT 'y')"),
+    ],
+)
+def test_name_lone_texts(given, expected):
+    assert name_lone_texts(parse_statement(given).query.tree).sql(dialect="spark") == expected

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from velostream.sql.rules.name_lone_texts import name_lone_texts
 from velostream.sql.rules.rename_aggregates import is_renamed, rename_aggregates
 from velostream.sql.rules.rewrite_any_all import rewrite_any_all
 from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
@@ -17,6 +18,7 @@ RULES: tuple[Callable[[exp.Expr], exp.Expr], ...] = (
     rename_aggregates,
     rewrite_any_all,
     rewrite_in_as_value,
+    name_lone_texts,
 )
 """In this order: `= ANY` becomes IN, which the next rule may still have to rewrite."""
 
