@@ -12,6 +12,7 @@ from velostream.model.options import Option, Options, OptionType
 from velostream.plugins import Group
 from velostream.sql.statements import OptionValue
 from velostream.tables.base import Table
+from velostream.tables.cache import LAYER_OPTIONS
 from velostream.tables.memory.table import MemoryTable
 
 MEMORY = MemoryTable.kind.lower()
@@ -26,8 +27,7 @@ _TABLE_OPTIONS = (
 STORE_OPTIONS = (
     Option("data_source", "name of an address in the connection's configuration: data_source.<name>"),
     Option("poll.interval", "how often a view looks for changes by other programs", OptionType.DURATION, "30s"),
-    Option("cache.max_size", "keep so many rows of the store in memory", OptionType.INTEGER),
-    Option("cache.ttl", "how long a row may be kept there", OptionType.DURATION),
+    *LAYER_OPTIONS,
 )
 """What every kind of table outside of our own log understands, beside its own options."""
 

@@ -25,6 +25,7 @@ from velostream.tables.base import (
     TableSpec,
     TableWrites,
 )
+from velostream.tables.cache import LAYER_OPTIONS, open_table
 
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
@@ -344,7 +345,9 @@ class Stores:
         kind = table_class(entry.store)
         directory = self._directory.path / "stores" / entry.id if self._directory.durable else None
         spec = TableSpec(entry.id, entry.name, present(entry.schema), self._resolved(kind, options), directory)
-        return StoreTable(spec, of=kind, opening=lambda: kind.open(spec), board=board)
+        of_layer = {name: value for name, value in options.items() if any(o.covers(name) for o in LAYER_OPTIONS)}
+        layered = replace(spec, options={**spec.options, **of_layer})
+        return StoreTable(spec, of=kind, opening=lambda: open_table(kind, layered), board=board)
 
     def _resolved(self, kind: type[Table], given: Mapping[str, str]) -> dict[str, str]:
         """The options of the kind, with what a named data source of the configuration says."""

@@ -13,12 +13,13 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+
 from velostream import plugins
 from velostream.errors import WaitTimeoutError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.tables.base import Table, TableSpec
-from velostream.testing.table_cases import write
 
 WRITER = "killed"
 _ROWS = 500
@@ -28,8 +29,8 @@ _PATIENCE = 60.0
 
 def epoch_write(number: int) -> Write:
     """What an epoch does: many rows renamed, so that half of it would show; one row more, so that all of them count."""
-    renamed = [(row, str(number)) for row in range(_ROWS)]
-    return write(Mode.UPSERT, *renamed, (_FIRST_MARK + number, "mark"))
+    ids = [*range(_ROWS), _FIRST_MARK + number]
+    return Write(Mode.UPSERT, pa.table({"id": ids, "name": [str(number)] * _ROWS + ["mark"]}))
 
 
 def epoch_found(table: Table) -> int:
