@@ -33,8 +33,11 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "cache": "velostream.tables.cache:CacheTable",
         "delta": "velostream.tables.delta:DeltaTable",
         "inmemory": "velostream.tables.memory.table:MemoryTable",
+        "jdbc": "velostream.tables.jdbc:JdbcTable",
         "mongodb": "velostream.tables.mongodb.table:MongodbTable",
         "sqlite": "velostream.tables.sqlite:SqliteTable",
+        "postgres": "velostream.tables.postgres:PostgresTable",
+        "mysql": "velostream.tables.mysql:MysqlTable",
     },
     Group.SINKS: {
         "file": "velostream.sinks.files:FileSink",

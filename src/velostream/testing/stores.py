@@ -224,14 +224,14 @@ STORES: Mapping[str, TestStore] = {
         foreign=lambda options: SqlForeignTable(options["url"], options["table"]),
     ),
     "postgres": TestStore(
-        options=lambda _folder, name: {"url": _POSTGRES().url, "table": name},
+        options=lambda _folder, name: {"url": _POSTGRES().url, "table": name, "retry.timeout": "2s"},
         foreign=lambda options: SqlForeignTable(
             options["url"].replace("postgresql://", "postgresql+psycopg://", 1), options["table"]
         ),
         server=_POSTGRES,
     ),
     "mysql": TestStore(
-        options=lambda _folder, name: {"url": _MYSQL().url, "table": name},
+        options=lambda _folder, name: {"url": _MYSQL().url, "table": name, "retry.timeout": "2s"},
         foreign=lambda options: SqlForeignTable(
             options["url"].replace("mysql://", "mysql+pymysql://", 1), options["table"]
         ),

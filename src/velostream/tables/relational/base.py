@@ -305,6 +305,7 @@ class _Opening:
         self._name = options.text("table") or spec.name
 
     def layout(self) -> Layout:
+        self._database.check()
         if self._options.text("access") == "read-only":
             with self._database.reading() as connection:
                 declared = self._dialect.declared(connection, self._name)

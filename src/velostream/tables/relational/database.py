@@ -168,25 +168,40 @@ class Database:
     def watching(self) -> Iterator[DriverConnection]:
         """The one connection that only looks for what others do."""
         with self._watch_lock, self._failures_told():
-            if self._watching is None:
-                self._watching = self.dialect.connect()
-            yield self._watching
+            connection, self._watching = self._watching, None
+            if connection is None or self.dialect.lost(connection):
+                connection = self.dialect.connect()
+            try:
+                yield connection
+            except BaseException:
+                self._discard(connection)
+                raise
+            self._watching = connection
+
+    def check(self) -> None:
+        """Reach the store once, or raise what stands in the way; it isn't waited for."""
+        with self._failures_told(), self._connection():
+            return
 
     def _write_once(self, work: Callable[[DriverConnection], T], *, repeatable: bool) -> T:
         held = self._local.held
         if held is not None:
             return self._write_held(held, work)
         committing = False
-        with self._writer(), self._connection() as connection:
-            try:
-                self.dialect.begin(connection, write=True)
-                result = work(connection)
-                committing = True
-                self.dialect.commit(connection)
-            except BaseException as error:
-                self._undo(connection)
-                raise self._understood(error, again=repeatable or not committing) from error
-            return result
+        try:
+            with self._writer(), self._connection() as connection:
+                try:
+                    self.dialect.begin(connection, write=True)
+                    result = work(connection)
+                    committing = True
+                    self.dialect.commit(connection)
+                except BaseException as error:
+                    self._undo(connection)
+                    raise self._understood(error, again=repeatable or not committing) from error
+                return result
+        except self.dialect.errors as error:
+            # No connection could be made.
+            raise self._understood(error, again=True) from error
 
     def _write_held(self, held: _Held, work: Callable[[DriverConnection], T]) -> T:
         """Inside `exclusive` what was read may not be true any more after a failure, so nothing is tried again."""
@@ -290,7 +305,8 @@ class Database:
                     )
                 else:
                     continue
-            if time.monotonic() - idle.since < _IDLE_SECONDS_TRUSTED or self._answers(idle.connection):
+            trusted = time.monotonic() - idle.since < _IDLE_SECONDS_TRUSTED
+            if not self.dialect.lost(idle.connection) and (trusted or self._answers(idle.connection)):
                 return idle.connection
             self._give_back(idle.connection, usable=False)
         try:
@@ -309,7 +325,7 @@ class Database:
 
     def _give_back(self, connection: DriverConnection, *, usable: bool) -> None:
         with self._changed:
-            keep = usable and not self._closed
+            keep = usable and not self._closed and not self.dialect.lost(connection)
             if keep:
                 self._idle.append(_Idle(connection))
             else:

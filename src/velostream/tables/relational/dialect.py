@@ -132,6 +132,10 @@ class Dialect(ABC):
     def rollback(self, connection: DriverConnection) -> None:
         connection.rollback()
 
+    def lost(self, connection: DriverConnection) -> bool:
+        """Whether a connection is known to be of no more use, without asking the server."""
+        return False
+
     def alive(self, connection: DriverConnection) -> bool:
         """Whether a connection that lay idle still answers; cheap. Errors of the driver mean no."""
         return True

@@ -1,0 +1,362 @@
+"""The kind `postgres`: tables, views and materialized views in PostgreSQL, by psycopg 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+import pyarrow.csv
+
+from velostream.errors import StoreError
+from velostream.model.options import Option, Options
+from velostream.tables.base import TableSpec
+from velostream.tables.memory.keys import as_array
+from velostream.tables.postgres_driver import connect, failure_of, is_lost
+from velostream.tables.postgres_types import NONDETERMINISTIC, PostgresCodec, array_literal, foreign_codec, own_codec
+from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable
+from velostream.tables.relational.codec import Codec
+from velostream.tables.relational.dialect import (
+    IDENTITY,
+    Dialect,
+    DriverConnection,
+    Failure,
+    FindCondition,
+)
+from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
+from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
+
+_BYTES_AT_ONCE = 32_000_000
+_NULL = "NULL"
+
+
+class PostgresTable(RelationalTable):
+    """A table of a PostgreSQL database. `WITH ('access' = 'read-only')` attaches views and materialized views."""
+
+    kind: ClassVar[str] = "postgres"
+    options: ClassVar[tuple[Option, ...]] = (
+        *RELATIONAL_OPTIONS,
+        *SERVER_OPTIONS,
+        Option("ssl.mode", "as libpq's sslmode: disable, prefer, require, verify-ca, verify-full"),
+    )
+
+    @classmethod
+    def dialect_of(cls, spec: TableSpec, options: Options) -> PostgresDialect:  # noqa: ARG003 - the seam's
+        try:
+            import psycopg  # noqa: F401 - only whether it is there
+        except ImportError as error:
+            raise StoreError.missing_driver(cls.kind, module="psycopg", extra="postgres") from error
+        address = ServerAddress.of(options, schemes=("postgresql", "postgres"), port=5432)
+        timeout = options.duration("connect.timeout")
+        parameters = dict(address.parameters)
+        ssl_mode = options.text("ssl.mode")
+        if ssl_mode is not None:
+            parameters["sslmode"] = ssl_mode
+        return PostgresDialect(
+            address, parameters=parameters, timeout_seconds=10 if timeout is None else timeout.total_seconds()
+        )
+
+
+class PostgresDialect(Dialect):
+    """PostgreSQL: rows go in by COPY, whole batches of keys or rows by arrays, and what comes back is binary.
+
+    A key is a unique index with NULLs as values; texts and bytes are in it by their SHA-256, computed by the server, as
+    an index entry can't be longer than a third of a page. Other programs write such tables as they write any.
+    """
+
+    kind: ClassVar[str] = "postgres"
+    longest_name: ClassVar[int | None] = 63
+    name_type: ClassVar[str] = 'text COLLATE "C"'
+    text_type: ClassVar[str] = "text"
+    bytes_type: ClassVar[str] = "bytea"
+    finds_nulls_apart: ClassVar[bool] = True
+
+    def __init__(self, address: ServerAddress, *, parameters: dict[str, str], timeout_seconds: float) -> None:
+        import psycopg
+
+        self.errors = (psycopg.Error,)
+        self._address = address
+        self._parameters = parameters
+        self._timeout_seconds = timeout_seconds
+        self._stamps: dict[str, tuple[str, str]] = {}
+        """By table, the moment of the last look and what it gave."""
+
+    @property
+    def address(self) -> str:
+        return str(self._address)
+
+    def connect(self) -> DriverConnection:
+        return connect(self._address, parameters=self._parameters, timeout_seconds=self._timeout_seconds)
+
+    def begin(self, connection: DriverConnection, *, write: bool) -> None:
+        # A writer waits for the table's entry first and must then see what was committed meanwhile.
+        self.run(connection, "BEGIN READ WRITE" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    def lost(self, connection: DriverConnection) -> bool:
+        return is_lost(connection)
+
+    def alive(self, connection: DriverConnection) -> bool:
+        self.run(connection, "SELECT 1")
+        return True
+
+    def failure(self, error: BaseException) -> Failure:
+        return failure_of(error, shown=self._address.without_password)
+
+    def stamp(self, connection: DriverConnection, layout: Layout, version: int) -> str | None:
+        # No transaction of any database of the server has ended since: nothing needs to be looked at.
+        moment = self.scalar(connection, "SELECT pg_current_snapshot()::text || pg_postmaster_start_time()::text")
+        known = self._stamps.get(layout.name)
+        if known is not None and known[0] == moment:
+            return known[1]
+        kind = self.scalar(
+            connection, "SELECT relkind::text FROM pg_class WHERE oid = to_regclass($1)", [layout.quoted]
+        )
+        if kind not in ("r", "m", "p"):
+            return None
+        # The transaction that wrote a row is younger than all that wrote the rows it replaces, so the sum tells.
+        (count, writers) = next(
+            self.rows(connection, f"SELECT count(*), sum(xmin::text::bigint)::text FROM {layout.quoted}")
+        )
+        stamp = f"{version}:{count}:{writers}"
+        self._stamps[layout.name] = (moment, stamp)
+        return stamp
+
+    def codec(self, type_: pa.DataType) -> Codec:
+        return own_codec(type_)
+
+    def adopted_codec(self, type_: pa.DataType, store_type: str) -> Codec | None:
+        return foreign_codec(type_, store_type)
+
+    def declared(self, connection: DriverConnection, name: str) -> DeclaredTable | None:
+        relation = next(
+            self.rows(
+                connection,
+                "SELECT oid::bigint, relkind::text FROM pg_class WHERE oid = to_regclass($1)",
+                [self.quote_table(name)],
+            ),
+            None,
+        )
+        if relation is None:
+            return None
+        oid, kind = relation
+        columns = tuple(
+            DeclaredColumn(
+                column, type_ if deterministic else type_ + NONDETERMINISTIC, nullable=not required, has_default=default
+            )
+            for column, type_, deterministic, required, default in self.rows(
+                connection,
+                "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), "
+                "coalesce(c.collisdeterministic, true), a.attnotnull, "
+                "a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '' "
+                "FROM pg_attribute a LEFT JOIN pg_collation c ON c.oid = a.attcollation "
+                "WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+                [oid],
+            )
+        )
+        unique = self.rows(
+            connection,
+            "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
+            "AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) WHERE i.indrelid = $1 AND i.indisunique "
+            "AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
+            [oid],
+        )
+        return DeclaredTable(
+            columns,
+            unique=tuple(frozenset(names) for (names,) in unique),
+            identity="ctid" if kind in ("r", "m") else None,
+        )
+
+    def marker(self, position: int) -> str:
+        return f"${position + 1}"
+
+    def identity(self, layout: Layout) -> tuple[str | None, bool]:
+        return (None if layout.schema.key else self.quote(IDENTITY)), False
+
+    def enforces(self, layout: Layout) -> bool:
+        return True
+
+    def create_statements(self, layout: Layout) -> list[str]:
+        columns = [self.column_definition(column) for column in layout.columns]
+        terms = ", ".join(self._key_terms(layout))
+        natural = not any(column.nullable or _hashed(column) for column in layout.key)
+        if not layout.key:
+            columns.append(f"{self.quote(IDENTITY)} bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY")
+        elif natural:
+            columns.append(f"PRIMARY KEY ({terms})")
+        statements = [f"CREATE TABLE {layout.quoted} ({', '.join(columns)})"]
+        if layout.key and not natural:
+            statements.append(f"CREATE UNIQUE INDEX ON {layout.quoted} ({terms}) NULLS NOT DISTINCT")
+        return statements
+
+    def key_condition(self, layout: Layout, columns: Sequence[str], values: Sequence[str]) -> str:
+        """Here NULL is told by the text of a value, see `finds_nulls_apart`, so that indexes and hash joins serve."""
+        parts = []
+        for column, name, value in zip(layout.key, columns, values, strict=True):
+            if value == _NULL:
+                parts.append(f"{name} IS NULL")
+                continue
+            if layout.made and _hashed(column):
+                parts.append(f"{_hash(column, name)} = {_hash(column, value)}")
+            parts.append(f"{name} = {value}")
+        return " AND ".join(parts)
+
+    def equality_condition(self, layout: Layout, column: StoredColumn, left: str, values: Sequence[str]) -> str:
+        condition = super().equality_condition(layout, column, left, values)
+        if not (layout.made and column in layout.key and _hashed(column)):
+            return condition
+        typed = [f"{value}::{_codec(column).bare_type}" for value in values]
+        hashes = ", ".join(_hash(column, value) for value in typed)
+        return f"{_hash(column, self.quote(column.stored_name))} IN ({hashes}) AND {left} IN ({', '.join(typed)})"
+
+    def insert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
+        names = ", ".join(self.quote(column.stored_name) for column in layout.columns)
+        texts = _texts(layout.columns, rows)
+        cursor = connection.cursor()
+        with cursor, cursor.copy(f"COPY {layout.quoted} ({names}) FROM STDIN (FORMAT csv)") as copy:
+            for chunk in _chunks(texts):
+                buffer = pa.BufferOutputStream()
+                pa.csv.write_csv(chunk, buffer, pa.csv.WriteOptions(include_header=False))
+                copy.write(memoryview(buffer.getvalue()))
+
+    def upsert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> int | None:
+        names = [self.quote(column.stored_name) for column in layout.columns]
+        terms = self._key_terms(layout) if layout.made else [self.quote(column.stored_name) for column in layout.key]
+        keys = {column.name for column in layout.key}
+        others = [column for column in layout.columns if column.name not in keys]
+        action = "NOTHING"
+        if others:
+            assignments = ", ".join(f"{name} = excluded.{name}" for name in map(self._name, others))
+            old = ", ".join(_codec(column).comparable.format(f"t.{self._name(column)}") for column in others)
+            new = ", ".join(_codec(column).comparable.format(f"excluded.{self._name(column)}") for column in others)
+            action = f"UPDATE SET {assignments} WHERE ({old}) IS DISTINCT FROM ({new})"
+        count = 0
+        for chunk in _chunks(_texts(layout.columns, rows)):
+            count += self.run(
+                connection,
+                f"INSERT INTO {layout.quoted} AS t ({', '.join(names)}) SELECT {_selected(layout.columns)} "
+                f"FROM {_unnested(layout.columns)} ON CONFLICT ({', '.join(terms)}) DO {action}",
+                [array_literal(as_array(column)) for column in chunk.columns],
+            )
+        return count
+
+    def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
+        names = [f"t.{self._name(column)}" for column in layout.key]
+        count = 0
+        for part in _by_nulls(layout.key, keys):
+            condition = self.key_condition(layout, names, part.values)
+            for chunk in _chunks(part.texts):
+                count += self.run(
+                    connection,
+                    f"DELETE FROM {layout.quoted} t USING {part.source} WHERE {condition}",
+                    [array_literal(as_array(column)) for column in chunk.columns],
+                )
+        return count
+
+    def delete_identities(self, connection: DriverConnection, layout: Layout, identities: Sequence[Any]) -> None:
+        places, type_ = list(identities), "bigint"
+        if layout.identity == "ctid":
+            places, type_ = [_tid(number) for number in identities], "tid"
+        statement = f"DELETE FROM {layout.quoted} WHERE {layout.identity} = ANY ($1::{type_}[])"
+        self.run(connection, statement, [array_literal(pa.array(places))])
+
+    def find(
+        self,
+        connection: DriverConnection,
+        layout: Layout,
+        condition: FindCondition,
+        values: pa.Table,
+        select: Sequence[str],
+    ) -> Iterator[Sequence[Any]]:
+        for part in _by_nulls(condition.columns, values):
+            statement = (
+                f"SELECT k.p, {', '.join(select)} FROM {part.source} JOIN {layout.quoted} t "
+                f"ON {condition.text(part.values)}"
+            )
+            for chunk in _chunks(part.texts):
+                yield from self.rows(connection, statement, [array_literal(as_array(c)) for c in chunk.columns])
+
+    def _name(self, column: StoredColumn) -> str:
+        return self.quote(column.stored_name)
+
+    def _key_terms(self, layout: Layout) -> list[str]:
+        """What the unique index of a table of ours is over."""
+        return [_hash(column, self._name(column)) if _hashed(column) else self._name(column) for column in layout.key]
+
+
+class _Part:
+    """Values that have NULLs in the same columns, as something to join with."""
+
+    def __init__(
+        self, columns: Sequence[StoredColumn], values: pa.Table, numbers: pa.Array, nulls: frozenset[int]
+    ) -> None:
+        present = [(at, column) for at, column in enumerate(columns) if at not in nulls]
+        rows = values.take(numbers)
+        arrays = [_codec(column).texts(as_array(rows.column(column.name))) for _, column in present]
+        self.texts = pa.table([numbers, *arrays], names=[str(at) for at in range(len(arrays) + 1)])
+        """What to bind, as arrays."""
+        self.values = [_NULL if at in nulls else f"k.c{at}" for at in range(len(columns))]
+        """SQL for the value of each column."""
+        types = ["bigint", *(_codec(column).bare_type for _, column in present)]
+        unnested = ", ".join(f"${at}::{type_}[]" for at, type_ in enumerate(types, 1))
+        names = ", ".join(["p", *(f"c{at}" for at, _ in present)])
+        self.source = f"unnest({unnested}) AS k({names})"
+
+
+def _by_nulls(columns: Sequence[StoredColumn], values: pa.Table) -> Iterator[_Part]:
+    """The values by which of them are NULL: an equality that calls NULL equal uses no index and no hash join."""
+    numbers = pa.array(range(values.num_rows), pa.int64())
+    masks = [values.column(column.name).is_null() for column in columns]
+    if not any(values.column(column.name).null_count for column in columns):
+        yield _Part(columns, values, numbers, frozenset())
+        return
+    patterns = list(zip(*(mask.to_pylist() for mask in masks), strict=True))
+    for pattern in dict.fromkeys(patterns):
+        chosen = pa.array([number for number, other in enumerate(patterns) if other == pattern], pa.int64())
+        yield _Part(columns, values, chosen, frozenset(at for at, null in enumerate(pattern) if null))
+
+
+def _texts(columns: Sequence[StoredColumn], rows: pa.Table) -> pa.Table:
+    arrays = [_codec(column).texts(as_array(rows.column(column.name))) for column in columns]
+    return pa.table(arrays, names=[str(at) for at in range(len(arrays))])
+
+
+def _chunks(texts: pa.Table) -> Iterator[pa.Table]:
+    """Pieces that fit into one message."""
+    rows = max(1, texts.num_rows * _BYTES_AT_ONCE // max(texts.nbytes, 1))
+    for start in range(0, texts.num_rows, rows):
+        yield texts.slice(start, rows)
+
+
+def _unnested(columns: Sequence[StoredColumn]) -> str:
+    # An array of arrays would be unnested to the ground, so its elements come as texts.
+    types = ("text" if _codec(column).is_array else _codec(column).bare_type for column in columns)
+    arrays = ", ".join(f"${at}::{type_}[]" for at, type_ in enumerate(types, 1))
+    return f"unnest({arrays}) AS k({', '.join(f'c{at}' for at in range(len(columns)))})"
+
+
+def _selected(columns: Sequence[StoredColumn]) -> str:
+    return ", ".join(
+        f"c{at}::{_codec(column).bare_type}" if _codec(column).is_array else f"c{at}"
+        for at, column in enumerate(columns)
+    )
+
+
+def _codec(column: StoredColumn) -> PostgresCodec:
+    return cast("PostgresCodec", column.codec)
+
+
+def _hashed(column: StoredColumn) -> bool:
+    """Whether values may be too long for an index."""
+    type_ = column.codec.type
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_nested(type_))
+
+
+def _hash(column: StoredColumn, expression: str) -> str:
+    """The SHA-256 of a value by functions that PostgreSQL lets into an index; text has no cast to bytes among them."""
+    if pa.types.is_binary(column.codec.type):
+        return f"sha256({expression})"
+    return f"sha256(decode(replace(({expression})::text, '\\', '\\\\'), 'escape'))"
+
+
+def _tid(number: int) -> str:
+    return f"({number >> 16},{number & 0xFFFF})"
