@@ -126,6 +126,10 @@ class Snapshot(ABC):
     @abstractmethod
     def count(self, condition: Expression | None = None) -> int: ...
 
+    def find(self, condition: Expression) -> Sequence[Row] | None:
+        """The rows of `scan` without reading them before they are asked for; None from a kind that reads them at once."""
+        return None
+
     @abstractmethod
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
         """All rows from the `offset`-th on, in the order of `scan`, in batches of at most `size`."""
@@ -212,6 +216,13 @@ class Table(ABC):
         None when the store can't tell; whoever must know then reads the table again.
         """
         return str(self.version)
+
+    def get(self, key: KeyValue) -> Row | None:
+        """The newest row of a key."""
+        return self.snapshot().get(key)
+
+    def contains(self, key: KeyValue) -> bool:
+        return self.snapshot().contains(key)
 
     @abstractmethod
     def snapshot(self, version: int | None = None) -> Snapshot:
