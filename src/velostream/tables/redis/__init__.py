@@ -1,0 +1,1 @@
+"""Tables in Redis: a hash per row, written and read by scripts, so each commit and each read is one step."""

@@ -1,0 +1,106 @@
+"""Reading rows by the script that does so in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from velostream.model.change import Scope
+from velostream.tables.difference import Present
+from velostream.tables.memory.compare import hashable_rows
+from velostream.tables.redis.client import Connection
+from velostream.tables.redis.columns import Packed
+from velostream.tables.redis.layout import COUNT, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows whose value in an indexed column is in a range; more than those where doubles round."""
+
+    column: str
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One table as it is at the moment of each call. A `StoredRows` for the commit under way."""
+
+    connection: Connection
+    layout: Layout
+    versions: set[int] = field(default_factory=set)
+    """The versions that calls have seen; a commit needs all of them to be the one it is based on."""
+
+    def all_rows(self, columns: Sequence[str]) -> pa.Table:
+        return self._all(columns).rows
+
+    def count(self) -> int:
+        return len(self._all([]).handles)
+
+    def of_range(self, wanted: Range, columns: Sequence[str]) -> pa.Table:
+        layout = self.layout
+        keys = [layout.meta, layout.index(wanted.column), layout.rows]
+        return self._read(keys, ["scores", repr(wanted.lowest), repr(wanted.highest)], columns, ordered=True).rows
+
+    def having(self, keys: pa.Table, columns: Sequence[str], *, ordered: bool = False) -> pa.Table:
+        """The rows of keys, in the order of the keys or of the table."""
+        return self._of_ids(self.layout.key_ids(keys), columns, ordered=ordered).rows
+
+    def of_keys(self, keys: pa.Table) -> Present:
+        return self._of_ids(self.layout.key_ids(keys), self.layout.schema.names)
+
+    def equal_to(self, rows: pa.Table) -> Present:
+        if not self.layout.counted:
+            return self._all(self.layout.schema.names)
+        return self._of_ids(list(dict.fromkeys(self.layout.ids(rows))), self.layout.schema.names)
+
+    def all(self, scope: Scope | None) -> Present:
+        present = self._all(self.layout.schema.names)
+        if scope is None:
+            return present
+        column = self.layout.schema.column(scope.column)
+        wanted = hashable_rows(pa.table({"scope": pa.array([scope.value], column.type)}))[0]
+        found = hashable_rows(present.rows.select([column.name]))
+        places = [place for place, value in enumerate(found) if value == wanted]
+        return Present(
+            present.rows.take(pa.array(places, type=pa.int64())), [present.handles[place] for place in places]
+        )
+
+    def _all(self, columns: Sequence[str]) -> Present:
+        layout = self.layout
+        if layout.own:
+            return self._read([layout.meta, layout.rows], ["ranks", 0, -1], columns)
+        return self._of_ids(self.connection.hashes(layout.prefix), columns)
+
+    def _of_ids(self, ids: Sequence[bytes | None], columns: Sequence[str], *, ordered: bool = False) -> Present:
+        packed = Packed.of(pa.array([id_ for id_ in ids if id_ is not None], pa.binary()))
+        keys = [self.layout.meta, self.layout.rows]
+        return self._read(keys, ["ids", packed.lengths, packed.data], columns, ordered=ordered)
+
+    def _read(
+        self, keys: Sequence[str], source: Sequence[object], columns: Sequence[str], *, ordered: bool = False
+    ) -> Present:
+        layout = self.layout
+        fields = [layout.field(name) for name in columns]
+        if layout.counted:
+            fields.append(COUNT)
+        version, *packed = self.connection.read(keys, [layout.prefix, *source, *fields])
+        self.versions.add(int(version or 0))
+        ids, numbers, *found = (
+            Packed(lengths, data).column() for lengths, data in zip(packed[::2], packed[1::2], strict=True)
+        )
+        rows = layout.decode(columns, found[: len(columns)], ids)
+        handles = ids.to_pylist()
+        order = np.arange(len(handles))
+        if ordered and layout.own:
+            order = np.argsort(numbers.cast(pa.string()).cast(pa.float64()).to_numpy(), kind="stable")
+        if layout.counted:
+            counts = found[-1].cast(pa.string()).cast(pa.int64()).to_numpy()
+            order = np.repeat(order, counts[order])
+        if ordered or layout.counted:
+            handles = [handles[place] for place in order.tolist()]
+            rows = rows.take(pa.array(order)) if columns else rows
+        return Present(rows, handles)
