@@ -35,6 +35,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "inmemory": "velostream.tables.memory.table:MemoryTable",
         "jdbc": "velostream.tables.jdbc:JdbcTable",
         "mongodb": "velostream.tables.mongodb.table:MongodbTable",
+        "redis": "velostream.tables.redis.table:RedisTable",
         "sqlite": "velostream.tables.sqlite:SqliteTable",
         "postgres": "velostream.tables.postgres:PostgresTable",
         "mysql": "velostream.tables.mysql:MysqlTable",
