@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -64,6 +65,8 @@ _CONTEXT_SETTINGS = {
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark prints every failed query to stderr through these; we raise it as an error of ours instead."""
 
+_SECONDS_TO_END = 2.0
+
 _JOB_GROUP_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -102,13 +105,16 @@ class SparkRuntime:
         return self._session is not None
 
     def session(self) -> SparkSession:
-        """The session of this connection; the first call starts Spark, which takes seconds."""
+        """The session of this connection; the first call starts Spark, which takes seconds.
+
+        So does the first one after the JVM has crashed.
+        """
         session = self._session
-        if session is None:
+        if session is None or self._is_lost:
             with self._lock:
                 if self._stopped:
                     raise ClosedError("the connection is closed")
-                if self._session is None:
+                if self._session is None or self._is_lost:
                     self._session = self._start()
                 session = self._session
         if self._calling.interruptible and not self._calling.grouped:
@@ -118,16 +124,30 @@ class SparkRuntime:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Within, `interrupt` called by another thread ends the Spark jobs of this one."""
+        """Within, `interrupt` called by another thread ends the Spark jobs of this one.
+
+        A JVM that crashes meanwhile is a retriable error `spark-lost`, whatever PySpark makes of it.
+        """
         self._calling.interruptible = True
         try:
             yield
+        except Exception as error:
+            if not (_may_be_lost_gateway(error) and self._ends_soon()):
+                raise
+            raise VelostreamError(
+                "Spark's process has ended",
+                detail=f"its log is in {self._directory / 'logs'}",
+                hint="run the statement again, which starts Spark anew",
+                code="spark-lost",
+                category=Category.STATE,
+            ) from error
         finally:
             self._calling.interruptible = False
             if self._calling.grouped and self._session is not None:
                 self._calling.grouped = False
-                for name in _JOB_GROUP_PROPERTIES:
-                    self._session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+                with _without_gateway_trouble():
+                    for name in _JOB_GROUP_PROPERTIES:
+                        self._session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def interrupt(self) -> None:
         """End the Spark jobs that were started within `interruptible`."""
@@ -148,6 +168,20 @@ class SparkRuntime:
             if self._session is not None and self._given is None:
                 _process_spark.release(self)
             self._session = None
+
+    def _ends_soon(self) -> bool:
+        """Whether the JVM is gone: its sockets close a moment before its process ends."""
+        deadline = time.monotonic() + _SECONDS_TO_END
+        while not self._is_lost:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the session we have is of a JVM that is gone."""
+        return self._given is None and self._session is not None and _process_spark.has_lost(self)
 
     def _start(self) -> SparkSession:
         if self._given is not None:
@@ -213,6 +247,10 @@ class _ProcessSpark:
                     self._root = self._launch(config, log_directory=log_directory, inherit=inherit)
             self._users.add(user)
             return self._root
+
+    def has_lost(self, user: SparkRuntime) -> bool:
+        """Whether the context that a user was given is gone."""
+        return self._is_dead() or user not in self._users
 
     def release(self, user: SparkRuntime) -> None:
         with self._lock:
@@ -299,7 +337,8 @@ def connect_session(jvm: SparkJvm) -> SparkSession:
 def disconnect_session(jvm: SparkJvm, *, session: SparkSession | None) -> None:
     """End a JVM of ours and leave the process as if Spark had never run in it."""
     if session is not None and jvm.alive:
-        session.stop()
+        with _without_gateway_trouble():
+            session.stop()
     _forget_gateway()
     jvm.stop()
     shutil.rmtree(jvm.home, ignore_errors=True)
@@ -307,17 +346,38 @@ def disconnect_session(jvm: SparkJvm, *, session: SparkSession | None) -> None:
 
 def _forget_gateway() -> None:
     """Close PySpark's connection to our JVM, so that the next context of this process starts with one of its own."""
-    from py4j.protocol import Py4JError
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     gateway = SparkContext._gateway
+    SparkSession._instantiatedSession = None
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None
     if gateway is not None:
-        # A JVM that has crashed can't answer the goodbye.
-        with suppress(Py4JError, OSError):
+        with _without_gateway_trouble():
             gateway.shutdown()
+
+
+@contextmanager
+def _without_gateway_trouble() -> Iterator[None]:
+    """A JVM that has crashed can't answer any more."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        yield
+
+
+def _may_be_lost_gateway(error: BaseException) -> bool:
+    """Whether an error, or one that led to it, is how PySpark tells that the JVM doesn't answer."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, Py4JError | OSError) and not isinstance(chain, Py4JJavaError):
+            return True
+        chain = chain.__cause__ or chain.__context__
+    return False
 
 
 @contextmanager
