@@ -1,0 +1,334 @@
+"""The kind `mysql`: tables in MySQL and MariaDB, by PyMySQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, cast
+
+import orjson
+import pyarrow as pa
+
+from velostream.errors import StoreError
+from velostream.model.options import Option, Options, OptionType
+from velostream.tables.base import TableSpec
+from velostream.tables.memory.keys import as_array
+from velostream.tables.mysql_driver import connect, failure_of, is_lost, ssl_arguments
+from velostream.tables.mysql_types import MysqlCodec, foreign_codec, own_codec
+from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable
+from velostream.tables.relational.codec import Codec
+from velostream.tables.relational.dialect import (
+    IDENTITY,
+    Dialect,
+    DriverConnection,
+    Failure,
+    FindCondition,
+    encoded_rows,
+)
+from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
+from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
+
+_KEY_PREFIX = "_velostream_key_"
+_BYTES_AT_ONCE = 4_000_000
+"""Below the 16 MB that servers take at once by default, after every byte of text was doubled."""
+
+
+class MysqlTable(RelationalTable):
+    """A table of a MySQL or MariaDB database."""
+
+    kind: ClassVar[str] = "mysql"
+    options: ClassVar[tuple[Option, ...]] = (
+        *RELATIONAL_OPTIONS,
+        *SERVER_OPTIONS,
+        Option("ssl.mode", "disable, require or verify", OptionType.CHOICE, choices=("disable", "require", "verify")),
+        Option("ssl.ca", "file with the certificates to trust"),
+    )
+
+    @classmethod
+    def dialect_of(cls, spec: TableSpec, options: Options) -> MysqlDialect:  # noqa: ARG003 - the seam's
+        try:
+            import pymysql  # type: ignore[import-untyped] # noqa: F401 - only whether it is there
+        except ImportError as error:
+            raise StoreError.missing_driver(cls.kind, module="pymysql", extra="mysql") from error
+        address = ServerAddress.of(options, schemes=("mysql", "mariadb"), port=3306)
+        timeout = options.duration("connect.timeout")
+        return MysqlDialect(
+            address,
+            ssl=ssl_arguments(options),
+            timeout_seconds=10 if timeout is None else timeout.total_seconds(),
+        )
+
+
+class MysqlDialect(Dialect):
+    """MySQL and MariaDB: rows go in by multi-row INSERT, batches of keys as one JSON document.
+
+    A key of columns that can't be NULL nor long is the primary key. Otherwise it is a unique index over generated
+    columns, in which texts and bytes are by their SHA-256 and NULL is a value; the server computes them, so that other
+    programs write such tables as they write any.
+    """
+
+    kind: ClassVar[str] = "mysql"
+    longest_name: ClassVar[int | None] = 64
+    name_type: ClassVar[str] = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    text_type: ClassVar[str] = "LONGTEXT"
+    bytes_type: ClassVar[str] = "LONGBLOB"
+
+    def __init__(self, address: ServerAddress, *, ssl: dict[str, Any], timeout_seconds: float) -> None:
+        import pymysql
+
+        self.errors = (pymysql.Error,)
+        self._address = address
+        self._ssl = ssl
+        self._timeout_seconds = timeout_seconds
+        self._collation = ""
+
+    @property
+    def address(self) -> str:
+        return str(self._address)
+
+    def connect(self) -> DriverConnection:
+        opened = connect(self._address, ssl=self._ssl, timeout_seconds=self._timeout_seconds)
+        self._collation = opened.collation
+        return opened.connection
+
+    def begin(self, connection: DriverConnection, *, write: bool) -> None:
+        if write:
+            # A writer waits for the table's entry first and must then see what was committed meanwhile.
+            self.run(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            self.run(connection, "START TRANSACTION")
+        else:
+            self.run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            self.run(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+
+    def lost(self, connection: DriverConnection) -> bool:
+        return is_lost(connection)
+
+    def alive(self, connection: DriverConnection) -> bool:
+        self.run(connection, "SELECT 1")
+        return True
+
+    def failure(self, error: BaseException) -> Failure:
+        return failure_of(error, shown=self._address.without_password)
+
+    def stamp(self, connection: DriverConnection, layout: Layout, version: int) -> str | None:
+        schema, name = self._schema_and_name(layout.name)
+        # Kept in seconds and in memory only: within the second everything is new, and so it is on a new connection.
+        row = next(
+            self.rows(
+                connection,
+                "SELECT CAST(update_time AS CHAR), update_time > NOW() - INTERVAL 2 SECOND, CAST(NOW(6) AS CHAR) "
+                "FROM information_schema.tables "
+                "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND table_type = 'BASE TABLE'",
+                [schema, name],
+            ),
+            None,
+        )
+        if row is None:
+            return None
+        changed_at, recently, now = row
+        opened_as = cast("Any", connection).opened_as
+        return f"{version}:{opened_as}:{changed_at}:{now if recently else ''}"
+
+    def codec(self, type_: pa.DataType) -> Codec:
+        return own_codec(type_, self._collation)
+
+    def adopted_codec(self, type_: pa.DataType, store_type: str) -> Codec | None:
+        return foreign_codec(type_, store_type, self._collation)
+
+    def declared(self, connection: DriverConnection, name: str) -> DeclaredTable | None:
+        place = self._schema_and_name(name)
+        columns = tuple(
+            DeclaredColumn(
+                column,
+                type_ if collation is None else f"{type_} COLLATE {collation}",
+                nullable=nullable == "YES",
+                has_default=default is not None or bool(extra),
+            )
+            for column, type_, collation, nullable, default, extra in self.rows(
+                connection,
+                "SELECT column_name, column_type, collation_name, is_nullable, column_default, extra "
+                "FROM information_schema.columns WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s "
+                "ORDER BY ordinal_position",
+                place,
+            )
+        )
+        if not columns:
+            return None
+        indexes: dict[str, list[str]] = {}
+        for index, column in self.rows(
+            connection,
+            "SELECT index_name, IF(sub_part IS NULL, column_name, NULL) FROM information_schema.statistics "
+            "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND non_unique = 0 "
+            "ORDER BY index_name, seq_in_index",
+            place,
+        ):
+            indexes.setdefault(index, []).append(column)
+        unique = tuple(frozenset(names) for names in indexes.values() if None not in names)
+        primary = indexes.get("PRIMARY", [])
+        return DeclaredTable(columns, unique, identity=self.quote(primary[0]) if len(primary) == 1 else None)
+
+    def quote(self, name: str) -> str:
+        # PyMySQL puts parameters in by Python's % operator.
+        return "`" + name.replace("`", "``").replace("%", "%%") + "`"
+
+    def marker(self, position: int) -> str:
+        return "%s"
+
+    def same(self, left: str, right: str) -> str:
+        return f"{left} <=> {right}"
+
+    def stored_name(self, name: str, position: int) -> str:
+        limit = self.longest_name or 0
+        return name if len(name) <= limit else f"{name[: limit - 8]}~{position}"
+
+    def identity(self, layout: Layout) -> tuple[str | None, bool]:
+        return (None if layout.schema.key else self.quote(IDENTITY)), False
+
+    def enforces(self, layout: Layout) -> bool:
+        return True
+
+    def create_statements(self, layout: Layout) -> list[str]:
+        definitions = [self.column_definition(column) for column in layout.columns]
+        generated = [
+            (position, column) for position, column in enumerate(layout.key) if column.nullable or _codec(column).long
+        ]
+        for position, column in generated:
+            expression = _never_null(column, self.quote(column.stored_name))
+            definitions.append(f"{self._key_name(position)} VARBINARY(80) AS ({expression}) VIRTUAL")
+        terms = ", ".join(
+            self._key_name(position) if (position, column) in generated else self.quote(column.stored_name)
+            for position, column in enumerate(layout.key)
+        )
+        if layout.key and not generated:
+            definitions.append(f"PRIMARY KEY ({terms})")
+        else:
+            # A server may insist on a primary key.
+            definitions.append(f"{self.quote(IDENTITY)} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY")
+        if generated:
+            definitions.append(f"UNIQUE KEY ({terms})")
+        return [f"CREATE TABLE {layout.quoted} ({', '.join(definitions)}) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"]
+
+    def key_condition(self, layout: Layout, columns: Sequence[str], values: Sequence[str]) -> str:
+        parts = []
+        for position, (column, name, value) in enumerate(zip(layout.key, columns, values, strict=True)):
+            if layout.made and (column.nullable or _codec(column).long):
+                prefix = name.removesuffix(self.quote(column.stored_name))
+                parts.append(f"{prefix}{self._key_name(position)} = {_never_null(column, value)}")
+            elif layout.made or not _codec(column).long:
+                parts.append(self.same(name, value) if column.nullable else f"{name} = {value}")
+            else:
+                parts.append(self._foreign_text_condition(column, name, value))
+        return " AND ".join(parts)
+
+    def equality_condition(self, layout: Layout, column: StoredColumn, left: str, values: Sequence[str]) -> str:
+        if layout.made and column in layout.key and (column.nullable or _codec(column).long):
+            left = self._key_name(layout.key.index(column))
+            values = [_never_null(column, value) for value in values]
+        return super().equality_condition(layout, column, left, values)
+
+    def upsert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> int | None:
+        names = [self.quote(column.stored_name) for column in layout.columns]
+        keys = {column.name for column in layout.key}
+        others = [name for name, column in zip(names, layout.columns, strict=True) if column.name not in keys]
+        # Without a change nothing is counted.
+        assignments = (
+            ", ".join(f"{name} = VALUES({name})" for name in others) or f"{names[0]} = {layout.quoted}.{names[0]}"
+        )
+        return self.run_many(
+            connection,
+            f"INSERT INTO {layout.quoted} ({', '.join(names)}) VALUES ({', '.join(self.markers(len(names)))}) "
+            f"ON DUPLICATE KEY UPDATE {assignments}",
+            encoded_rows(layout.columns, rows),
+        )
+
+    def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
+        names = [f"t.{self.quote(column.stored_name)}" for column in layout.key]
+        condition = self.key_condition(layout, names, _values_of(layout.key))
+        return sum(
+            self.run(
+                connection,
+                f"DELETE t FROM {_json_table(layout.key)} STRAIGHT_JOIN {layout.quoted} t ON {condition}",
+                [document],
+            )
+            for document in _documents(layout.key, keys)
+        )
+
+    def delete_identities(self, connection: DriverConnection, layout: Layout, identities: Sequence[Any]) -> None:
+        for start in range(0, len(identities), self.most_parameters):
+            chunk = identities[start : start + self.most_parameters]
+            markers = ", ".join(self.markers(len(chunk)))
+            self.run(connection, f"DELETE FROM {layout.quoted} WHERE {layout.identity} IN ({markers})", chunk)
+
+    def find(
+        self,
+        connection: DriverConnection,
+        layout: Layout,
+        condition: FindCondition,
+        values: pa.Table,
+        select: Sequence[str],
+    ) -> Iterator[Sequence[Any]]:
+        columns = condition.columns
+        statement = (
+            f"SELECT k.p, {', '.join(select)} FROM {_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t "
+            f"ON {condition.text(_values_of(columns))}"
+        )
+        for document in _documents(columns, values):
+            yield from self.rows(connection, statement, [document])
+
+    def run(self, connection: DriverConnection, statement: str, parameters: Sequence[Any] = ()) -> int:
+        with connection.cursor() as cursor:
+            # Parameters even where there are none, so that %% in a name is always one %.
+            cursor.execute(statement, tuple(parameters))
+            count: int = cursor.rowcount
+            return count
+
+    def rows(
+        self, connection: DriverConnection, statement: str, parameters: Sequence[Any] = ()
+    ) -> Iterator[Sequence[Any]]:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, tuple(parameters))
+            yield from cursor.fetchall()
+
+    def _schema_and_name(self, name: str) -> tuple[str | None, str]:
+        schema, dot, table = name.partition(".")
+        return (schema, table) if dot else (None, name)
+
+    def _key_name(self, position: int) -> str:
+        return self.quote(f"{_KEY_PREFIX}{position}")
+
+    def _foreign_text_condition(self, column: StoredColumn, name: str, value: str) -> str:
+        """By the user's index, whose collation may call more texts equal, and then exactly."""
+        exact = self.same(f"CAST({name} AS BINARY)", f"CAST({value} AS BINARY)")
+        _, _, collation = column.codec.store_type.partition(" COLLATE ")
+        if not collation:
+            return exact
+        charset = collation.partition("_")[0]
+        return f"{name} <=> CONVERT({value} USING {charset}) COLLATE {collation} AND {exact}"
+
+
+def _codec(column: StoredColumn) -> MysqlCodec:
+    return cast("MysqlCodec", column.codec)
+
+
+def _never_null(column: StoredColumn, expression: str) -> str:
+    """A value of a key as short bytes, of which the empty ones stand for NULL."""
+    short = f"UNHEX(SHA2({expression}, 256))" if _codec(column).long else f"CAST({expression} AS CHAR)"
+    return f"IFNULL({short}, '')"
+
+
+def _json_table(columns: Sequence[StoredColumn]) -> str:
+    parts = ", ".join(f"c{at} {_codec(column).json_type} PATH '$[{at + 1}]'" for at, column in enumerate(columns))
+    return f"JSON_TABLE(%s, '$[*]' COLUMNS (p BIGINT PATH '$[0]', {parts})) k"
+
+
+def _values_of(columns: Sequence[StoredColumn]) -> list[str]:
+    """SQL for the columns of `_json_table`."""
+    return [_codec(column).json_value.format(f"k.c{at}") for at, column in enumerate(columns)]
+
+
+def _documents(columns: Sequence[StoredColumn], rows: pa.Table) -> Iterator[str]:
+    """The rows as JSON arrays, their numbers first, in documents that a server takes at once."""
+    count = max(1, rows.num_rows * _BYTES_AT_ONCE // max(rows.nbytes, 1))
+    for start in range(0, rows.num_rows, count):
+        chunk = rows.slice(start, count)
+        values = [_codec(column).json(as_array(chunk.column(column.name))) for column in columns]
+        yield orjson.dumps(list(zip(range(start, start + len(chunk)), *values, strict=True))).decode()
