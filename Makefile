@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo bench soak lint clean
+.PHONY: help setup test servers demo bench soak lint clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,8 +35,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/velostream doctor --fix
 	@touch $@
 
-test: lint ## what CI runs: lint, types, layers, and all tests
+test: lint servers ## what CI runs: lint, types, layers, and all tests
 	$(BIN)/python -m pytest
+
+servers: setup ## fetch the servers that the tests run against, into a cache outside the repository
+	@$(BIN)/python -m velostream.testing.services fetch
 
 lint: setup ## ruff, mypy --strict and the import layers
 	$(BIN)/ruff check .
