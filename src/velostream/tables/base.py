@@ -127,7 +127,7 @@ class Snapshot(ABC):
     def count(self, condition: Expression | None = None) -> int: ...
 
     def find(self, condition: Expression) -> Sequence[Row] | None:
-        """The rows of `scan` without reading them before they are asked for; None from a kind that reads them at once."""
+        """The rows of `scan`, each read when it is asked for; None from a kind that reads them all at once."""
         return None
 
     @abstractmethod
