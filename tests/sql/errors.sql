@@ -370,3 +370,6 @@ SELECT CAST(a AS DECIMAL(1 0, 2))
 
 SELECT * FROM a JOIN b JOIN c ON b.x = c.x ON a.x = b.x
 --! 1:17 JOIN without a condition
+
+CREATE TABLE t (a INT, b INT, PRIMARY KEY (a, b, A))
+--! 1:50 key column "A" is named twice

@@ -49,7 +49,7 @@ class StatusBoard:
 
     def __init__(self, name: str, kind: str, state: State = State.WAITING, reason: str = "") -> None:
         self._changed = threading.Condition()
-        self._status = Status(name, kind, state, reason)
+        self._status = Status(name, str(kind), state, reason)
         self._was_ready = state is State.READY
         self._failure: VelostreamError | None = None
         self._rate = _Rate()

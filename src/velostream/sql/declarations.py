@@ -33,9 +33,13 @@ class DeclarationGrammar(QueryGrammar):
                 break
             if not self._match(TokenType.COMMA):
                 raise self.refuse('expected "," or ")" after a column')
+        seen: set[str] = set()
         for name in key:
             if name.text.lower() not in columns:
                 raise self.text.error_at(f'key column "{name.text}" is not among the columns', place=name.place)
+            if name.text.lower() in seen:
+                raise self.text.error_at(f'key column "{name.text}" is named twice', place=name.place)
+            seen.add(name.text.lower())
         return Schema(tuple(columns.values()), tuple(columns[name.text.lower()].name for name in key))
 
     def _column(self, key: list[Name]) -> Column:
