@@ -110,6 +110,7 @@ class Connection:
         self._changed_at: dict[str, datetime] = {}
         sequence.listen(self._note_commit)
         self._supervisor.resume()
+        self._executor.recover()
         self._resuming: threading.Thread | None = None
         if any(entry.is_query for entry in self._context.catalog):
             self._resuming = threading.Thread(target=self._supervisor.resume_queries, name="resume", daemon=True)

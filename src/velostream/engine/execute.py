@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from velostream.engine.catalog import Entry
 from velostream.engine.options import query_options
+from velostream.engine.pending import PendingTransactions
 from velostream.engine.pulling import Puller
 from velostream.engine.result import Result, rows_of
 from velostream.engine.show import Shower
@@ -59,6 +60,7 @@ class Executor:
         self._definitions = definitions
         self._supervisor = supervisor
         self._shower = Shower(context)
+        self._pending = PendingTransactions(context)
         self._puller = Puller(context, launcher)
         self._writer = TableWriter(context, launcher, definitions, self._puller)
 
@@ -68,7 +70,11 @@ class Executor:
 
     def begin(self) -> Transaction:
         """A transaction that reads what is committed now."""
-        return Transaction(self._context)
+        return Transaction(self._context, self._pending)
+
+    def recover(self) -> None:
+        """Finish transactions that a crash left half done."""
+        self._pending.recover()
 
     def commit(self, transaction: Transaction, *, epoch: Epoch | None = None) -> Result:
         """End a transaction: its writes are seen at once, or its statements over a stream begin to run as one query."""

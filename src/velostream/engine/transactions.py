@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from velostream.engine.draft import DraftTable
+from velostream.engine.pending import PendingTransactions, Share
 from velostream.errors import TableError, UnsupportedError, ValidationError
 from velostream.model.change import Epoch
-from velostream.tables.base import Snapshot, Table, TableWrites
-from velostream.tables.memory.sequence import Part
+from velostream.tables.base import Snapshot
 from velostream.tables.memory.table import MemoryTable
 
 if TYPE_CHECKING:
@@ -29,11 +27,11 @@ class Transaction:
     `TableError.conflict`. Used by one thread at a time: hold `lock`.
     """
 
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, pending: PendingTransactions) -> None:
         self._context = context
+        self._pending = pending
         self._pin = context.sequence.pin()
         self._drafts: dict[str, DraftTable] = {}
-        self.id = uuid.uuid4().hex[:16]
         self.lock = threading.RLock()
         self.is_open = True
         self.gathered: list[RowChange] = []
@@ -79,15 +77,14 @@ class Transaction:
         return self._context.frame_of(session, entry, draft.base, sql=sql)
 
     def commit(self, epoch: Epoch | None = None) -> None:
-        """Make all of it seen at once, or raise and leave nothing of it. A repeat of the epoch changes nothing.
+        """Make all of it seen at once, or raise and leave nothing of it. The epoch is kept with it, in our log.
 
-        Tables in stores are committed before our own, one store after another, each with the transaction's epoch.
+        Several places are committed one after another; `pending.py` says in which order and what a crash leaves.
         """
         self.check_open()
         try:
-            changed = [draft for draft in self._drafts.values() if draft.changed]
             with self._context.sequence.exclusive():
-                self._commit(changed, epoch)
+                self._commit(epoch)
         finally:
             self._end()
 
@@ -96,42 +93,23 @@ class Transaction:
         if self.is_open:
             self._end()
 
-    def _commit(self, changed: Sequence[DraftTable], epoch: Epoch | None) -> None:
-        ours = [draft for draft in changed if isinstance(draft.table, MemoryTable)]
-        outside = [draft for draft in changed if draft not in ours]
-        for draft in ours:
-            draft.check_unchanged(draft.table.snapshot())
-        for draft in outside:
-            if draft.table.version != draft.base.version:
+    def _commit(self, epoch: Epoch | None) -> None:
+        shares = []
+        for entry_id, draft in self._drafts.items():
+            if not draft.changed:
+                continue
+            read_at = None
+            if isinstance(draft.table, MemoryTable):
+                draft.check_unchanged(draft.table.snapshot())
+            elif draft.table.version != draft.base.version:
                 raise TableError.conflict(draft.name)
-        if outside and epoch is None:
-            epoch = Epoch(f"transaction.{self.id}", 0)
-        for group in grouped(draft.table for draft in outside):
-            shares = [
-                TableWrites(draft.table, draft.writes(), draft.base.version)
-                for draft in outside
-                if draft.table in group
-            ]
-            group[0].commit_together(shares, epoch)
-            self._context.crash_point("transaction.after-store")
-        writes = [(draft.table, write) for draft in ours for write in draft.writes()]
-        if writes or epoch is not None:
-            self._context.sequence.commit(Part(writes=writes, epoch=epoch))
+            else:
+                read_at = draft.base.version
+            shares.append(Share(entry_id, draft.table, draft.writes(), read_at))
+        if shares or epoch is not None:
+            self._pending.commit(shares, epoch=epoch)
 
     def _end(self) -> None:
         self.is_open = False
         self._pin.release()
         self._drafts.clear()
-
-
-def grouped(tables: Iterable[Table]) -> list[list[Table]]:
-    """Tables that can be committed in one step, together."""
-    groups: list[tuple[object, list[Table]]] = []
-    for table in tables:
-        identity = table.commit_group
-        found = next((members for known, members in groups if known == identity), None)
-        if found is None:
-            groups.append((identity, [table]))
-        else:
-            found.append(table)
-    return [members for _, members in groups]
