@@ -16,6 +16,8 @@ from velostream.tables.delta.codec import Codec
 from velostream.tables.delta.log import DataFile, wrapped_errors
 
 ROWS_PER_FILE = 1_000_000
+_ROWS_PER_GROUP = 100_000
+"""What a question for a few rows reads at least, where statistics help."""
 _FORMAT = ds.ParquetFileFormat()
 _COMPRESSION = "zstd"
 
@@ -36,7 +38,12 @@ class DataFiles:
             for number, start in enumerate(range(0, rows.num_rows, ROWS_PER_FILE)):
                 part = rows.slice(start, ROWS_PER_FILE)
                 name = f"{version:020}-{number:05}-{uuid.uuid4().hex}.parquet"
-                pq.write_table(self._codec.encode(part), self._location / name, compression=_COMPRESSION)
+                pq.write_table(
+                    self._codec.encode(part),
+                    self._location / name,
+                    compression=_COMPRESSION,
+                    row_group_size=_ROWS_PER_GROUP,
+                )
                 written.append(DataFile(name, part.num_rows))
         return written
 

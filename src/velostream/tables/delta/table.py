@@ -25,12 +25,11 @@ from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
 from velostream.tables.base import Table, TableCapabilities, TableSpec
-from velostream.tables.change_log import Changes, net_changes
 from velostream.tables.delta.codec import Codec
 from velostream.tables.delta.files import DataFiles
 from velostream.tables.delta.log import DeltaLog, LogState, LostRace
 from velostream.tables.delta.snapshot import DeltaCondition, DeltaSnapshot
-from velostream.tables.delta.writing import FilesToChange
+from velostream.tables.delta.writing import FilesToChange, changed_rows
 from velostream.tables.difference import Differ, Difference
 
 _OWNER = "velostream.table"
@@ -147,7 +146,7 @@ class DeltaTable(Table):
         before, after = set(start.files), set(end.files)
         removed = self._files.read([file for file in start.files if file not in after])
         added = self._files.read([file for file in end.files if file not in before])
-        return ChangeBatch(end.data_version, net_changes(self.schema, [Changes(removed, added)]).signed())
+        return ChangeBatch(end.data_version, changed_rows(self.schema, removed, added).signed())
 
     def compile_condition(self, condition: Expression) -> DeltaCondition:
         return DeltaCondition(condition, self.schema)
