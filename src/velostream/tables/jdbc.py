@@ -40,6 +40,7 @@ from velostream.tables.relational.codec import (
     plain,
 )
 from velostream.tables.relational.dialect import (
+    IDENTITY,
     Dialect,
     DriverConnection,
     Failure,
@@ -126,7 +127,7 @@ class JdbcDialect(Dialect):
         self._driver_errors = (self._dialect.loaded_dbapi.Error, sqlalchemy.exc.SQLAlchemyError)
         self._marker = _MARKERS[self._dialect.paramstyle]
         self.one_writer = self._backend in _ONE_WRITER  # type: ignore[misc]
-        self.name_type = self._rendered(sqlalchemy.String(255))  # type: ignore[misc]
+        self.name_type = self._rendered(sqlalchemy.String(255))
         self.text_type = self._rendered(sqlalchemy.Text())  # type: ignore[misc]
         self.integer_type = self._rendered(sqlalchemy.BigInteger())  # type: ignore[misc]
         self.bytes_type = self._rendered(sqlalchemy.LargeBinary())  # type: ignore[misc]
@@ -242,20 +243,31 @@ class JdbcDialect(Dialect):
     def same(self, left: str, right: str) -> str:
         return f"(CASE WHEN {left} = {right} OR ({left} IS NULL AND {right} IS NULL) THEN 1 ELSE 0 END = 1)"
 
+    def identity(self, layout: Layout) -> tuple[str | None, bool]:
+        return self.quote(IDENTITY), True
+
     def enforces(self, layout: Layout) -> bool:
         return True
 
     def create_statements(self, layout: Layout) -> list[str]:
-        if not _has_hidden_key(layout):
-            return super().create_statements(layout)
-        sqlalchemy = _sqlalchemy()
         columns = [self.column_definition(column) for column in layout.columns]
-        columns.append(f"{self.quote(KEY)} {self._rendered(sqlalchemy.String(64))} NOT NULL PRIMARY KEY")
-        statements = [f"CREATE TABLE {layout.quoted} ({', '.join(columns)})"]
-        if all(column.codec.equality is not None for column in layout.key):
-            names = ", ".join(self.quote(column.stored_name) for column in layout.key)
-            statements.append(f"CREATE INDEX {self.quote(layout.name + ' key')} ON {layout.quoted} ({names})")
-        return statements
+        columns.append(f"{self.quote(IDENTITY)} {self.integer_type}")
+        names = ", ".join(self.quote(column.stored_name) for column in layout.key)
+        indexes = {"row": self.quote(IDENTITY)}
+        if _has_hidden_key(layout):
+            key_type = self._rendered(_sqlalchemy().String(64))
+            columns.append(f"{self.quote(KEY)} {key_type} NOT NULL PRIMARY KEY")
+            if all(column.codec.equality is not None for column in layout.key):
+                indexes["key"] = names
+        elif layout.key:
+            columns.append(f"PRIMARY KEY ({names})")
+        return [
+            f"CREATE TABLE {layout.quoted} ({', '.join(columns)})",
+            *(
+                f"CREATE INDEX {self.quote(f'{layout.name} {name}')} ON {layout.quoted} ({terms})"
+                for name, terms in indexes.items()
+            ),
+        ]
 
     def insert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
         names = [self.quote(column.stored_name) for column in layout.columns]
@@ -264,7 +276,7 @@ class JdbcDialect(Dialect):
             names.append(str(layout.identity))
             first = self.scalar(connection, f"SELECT MAX({layout.identity}) FROM {layout.quoted}") or 0
             encoded = ((*row, number) for number, row in enumerate(encoded, first + 1))
-        elif _has_hidden_key(layout):
+        if _has_hidden_key(layout):
             names.append(self.quote(KEY))
             encoded = ((*row, key) for row, key in zip(encoded, _digests(layout, rows), strict=True))
         statement = f"INSERT INTO {layout.quoted} ({', '.join(names)}) VALUES "
@@ -272,9 +284,8 @@ class JdbcDialect(Dialect):
             self.run_many(connection, f"{statement}({', '.join(self.markers(len(names)))})", list(encoded))
             return
         for chunk in _chunks(list(encoded), max(1, self.most_parameters // len(names))):
-            markers = iter(self.markers(len(names) * len(chunk)))
-            values = ", ".join("(" + ", ".join(next(markers) for _ in names) + ")" for _ in chunk)
-            self.run(connection, statement + values, [value for row in chunk for value in row])
+            values = [value for row in chunk for value in row]
+            self.run(connection, statement + self.tuples(len(names), len(chunk)), values)
 
     def update(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
         if not _has_hidden_key(layout):

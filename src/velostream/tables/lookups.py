@@ -10,7 +10,9 @@ import pyarrow as pa
 from velostream.errors import TableError
 from velostream.model.schema import Column, Schema
 from velostream.model.types import render_type
+from velostream.tables.memory.compare import ranges
 from velostream.tables.memory.conform import cast_exactly, fits
+from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.keys import as_array, key_values
 
 POSITION = "_position"
@@ -35,38 +37,57 @@ class Wanted:
         arrays = [
             _cast(as_array(column), schema.column(name), table) for name, column in zip(on, given.columns, strict=True)
         ]
-        self._rows = pa.Table.from_arrays(arrays, names=self._on)
+        rows = pa.Table.from_arrays(arrays, names=self._on)
         # A NULL matches nothing; what the column's type can't hold has become one.
         usable = np.ones(given.num_rows, dtype=np.bool_)
         for array in arrays:
             if array.null_count:
                 usable &= array.is_valid().to_numpy(zero_copy_only=False)
         self._places = np.flatnonzero(usable)
-        self._keys = key_values(self._rows.take(pa.array(self._places)), self._on)
+        """Where the usable keys were given."""
+        self._distinct, self._numbers = _numbered(rows if usable.all() else rows.filter(pa.array(usable)))
 
     @property
     def distinct(self) -> pa.Table:
         """Every key once, none with a NULL."""
-        first: dict[Hashable, int] = {}
-        for place, key in zip(self._places.tolist(), self._keys, strict=True):
-            first.setdefault(key, place)
-        if len(first) == self._rows.num_rows:
-            return self._rows
-        return self._rows.take(pa.array(list(first.values()), type=pa.int64()))
+        return self._distinct
 
     def answer(self, found: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The rows found, which have the columns `on` and those asked for, for each key that was given."""
-        by_key: dict[Hashable, list[int]] = {}
-        for row, key in enumerate(key_values(found, self._on)):
-            by_key.setdefault(key, []).append(row)
-        rows: list[int] = []
-        positions: list[int] = []
-        for place, key in zip(self._places.tolist(), self._keys, strict=True):
-            for row in by_key.get(key, ()):
-                rows.append(row)
-                positions.append(place)
-        chosen = found.select(list(columns)).take(pa.array(rows, type=pa.int64()))
-        return chosen.add_column(0, POSITION, pa.array(positions, type=pa.int64()))
+        numbers = {key: number for number, key in enumerate(key_values(self._distinct, self._on))}
+        of_rows = [numbers.get(key, -1) for key in key_values(found, self._on)]
+        return self.deal_out(np.array(of_rows, dtype=np.int64), found.select(list(columns)))
+
+    def deal_out(self, numbers: Integers, rows: pa.Table) -> pa.Table:
+        """The rows found for each key that was given; `numbers` says for each row which of `distinct` it has, or -1."""
+        order = np.argsort(numbers, kind="stable")
+        order = order[np.searchsorted(numbers[order], 0) :]
+        counts = np.bincount(numbers[order], minlength=self._distinct.num_rows)
+        starts = np.cumsum(counts) - counts
+        each = counts[self._numbers]
+        chosen = order[ranges(starts[self._numbers], each)]
+        positions = np.repeat(self._places, each)
+        return rows.take(pa.array(chosen)).add_column(0, POSITION, pa.array(positions, type=pa.int64()))
+
+
+def _numbered(keys: pa.Table) -> tuple[pa.Table, Integers]:
+    """Every different key once, in the order they first stand, and for each key which of those it is."""
+    column = as_array(keys.column(0))
+    # Floats have NaNs and zeros that Arrow may tell apart, and nested values it can't encode.
+    if keys.num_columns == 1 and not (pa.types.is_floating(column.type) or pa.types.is_nested(column.type)):
+        encoded = column.dictionary_encode()
+        distinct = pa.Table.from_arrays([encoded.dictionary], names=keys.column_names)
+        return distinct, encoded.indices.to_numpy().astype(np.int64)
+    first: dict[Hashable, int] = {}
+    rows: list[int] = []
+    values = key_values(keys, keys.column_names)
+    numbers = np.empty(len(values), dtype=np.int64)
+    for row, value in enumerate(values):
+        number = first.setdefault(value, len(first))
+        numbers[row] = number
+        if number == len(rows):
+            rows.append(row)
+    return keys.take(pa.array(rows, type=pa.int64())), numbers
 
 
 def _cast(array: pa.Array, column: Column, table: str) -> pa.Array:

@@ -253,7 +253,7 @@ class RelationalTable(Table):
         names = list(self.schema.key)
         keys = conform(given, table=self.name, schema=self.schema).select(names)
         with self._database.reading(one_state=True) as connection:
-            seen = set(key_values(self._reader.find(connection, keys, names), names))
+            seen = set(key_values(self._reader.find(connection, keys, names).rows, names))
         for place, key in enumerate(key_values(keys, names)):
             if key in seen:
                 values = tuple(python_value(column[place]) for column in keys.columns)

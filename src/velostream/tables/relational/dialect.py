@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from velostream.tables.relational.layout import DeclaredTable, Layout, StoredCol
 
 IDENTITY = "_velostream_row"
 """The hidden column that numbers the rows of a table without a key, where a store has no row numbers of its own."""
-_ROWS_FETCHED_AT_ONCE = 10_000
+ROWS_FETCHED_AT_ONCE = 1_000
+"""Few enough to be made columns of before they leave the processor's caches."""
 
 
 class DriverCursor(Protocol):
@@ -82,7 +84,8 @@ class Dialect(ABC):
     """How many bytes of a name the store keeps."""
     most_parameters: ClassVar[int] = 30_000
     """How many values one statement may bind."""
-    name_type: ClassVar[str] = "VARCHAR(255)"
+    name_type: str = "VARCHAR(255)"
+    """What names are stored as, such that they are told apart by their bytes; may be known only once connected."""
     text_type: ClassVar[str] = "TEXT"
     integer_type: ClassVar[str] = "BIGINT"
     bytes_type: ClassVar[str] = "BLOB"
@@ -283,16 +286,24 @@ class Dialect(ABC):
         most = max(1, self.most_parameters // width)
         names = [f"c{number}" for number in range(width - 1)]
         matches = condition.text([f"k.{name}" for name in names])
-        encoded = [(number, *row) for number, row in enumerate(encoded_rows(condition.columns, values))]
-        for start in range(0, len(encoded), most):
-            chunk = encoded[start : start + most]
-            markers = iter(self.markers(width * len(chunk)))
-            tuples = ", ".join("(" + ", ".join(next(markers) for _ in range(width)) + ")" for _ in chunk)
+        encoded = [range(values.num_rows), *encoded_columns(condition.columns, values)]
+        for start in range(0, values.num_rows, most):
+            count = min(most, values.num_rows - start)
+            bound: list[Any] = [None] * (width * count)
+            for place, column in enumerate(encoded):
+                bound[place::width] = column[start : start + count]
             statement = (
-                f"WITH k(p, {', '.join(names)}) AS (VALUES {tuples}) SELECT k.p, {', '.join(select)} "
-                f"FROM k CROSS JOIN {layout.quoted} t WHERE {matches}"
+                f"WITH k(p, {', '.join(names)}) AS (VALUES {self.tuples(width, count)}) "
+                f"SELECT k.p, {', '.join(select)} FROM k CROSS JOIN {layout.quoted} t WHERE {matches}"
             )
-            yield from self.rows(connection, statement, [value for row in chunk for value in row])
+            yield from self.rows(connection, statement, bound)
+
+    def tuples(self, width: int, count: int) -> str:
+        """Markers for so many rows of so many values."""
+        if self.marker(0) == self.marker(1):
+            return ", ".join(["(" + ", ".join(self.markers(width)) + ")"] * count)
+        markers = iter(self.markers(width * count))
+        return ", ".join("(" + ", ".join(next(markers) for _ in range(width)) + ")" for _ in range(count))
 
     def run(self, connection: DriverConnection, statement: str, parameters: Sequence[Any] = ()) -> int:
         """Run a statement; how many rows it touched."""
@@ -318,11 +329,16 @@ class Dialect(ABC):
         self, connection: DriverConnection, statement: str, parameters: Sequence[Any] = ()
     ) -> Iterator[Sequence[Any]]:
         """The rows of a query as they come."""
+        return chain.from_iterable(self._fetched(connection, statement, parameters))
+
+    def _fetched(
+        self, connection: DriverConnection, statement: str, parameters: Sequence[Any]
+    ) -> Iterator[Sequence[Sequence[Any]]]:
         cursor = connection.cursor()
         try:
             cursor.execute(statement, parameters) if parameters else cursor.execute(statement)
-            while chunk := cursor.fetchmany(_ROWS_FETCHED_AT_ONCE):
-                yield from chunk
+            while chunk := cursor.fetchmany(ROWS_FETCHED_AT_ONCE):
+                yield chunk
         finally:
             cursor.close()
 
@@ -345,4 +361,9 @@ class FindCondition(Protocol):
 
 def encoded_rows(columns: Sequence[StoredColumn], rows: pa.Table) -> Iterator[tuple[Any, ...]]:
     """Rows as what the driver binds, in the order of the columns."""
-    return zip(*(column.codec.encode(as_array(rows.column(column.name))) for column in columns), strict=True)
+    return zip(*encoded_columns(columns, rows), strict=True)
+
+
+def encoded_columns(columns: Sequence[StoredColumn], rows: pa.Table) -> list[Sequence[Any]]:
+    """Each column's values as what the driver binds."""
+    return [column.codec.encode(as_array(rows.column(column.name))) for column in columns]

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from velostream.model.expression import Expression
 from velostream.tables.difference import Present
 from velostream.tables.memory.compare import hashable_rows
 from velostream.tables.memory.conform import stored_schema
+from velostream.tables.memory.growable import Integers
 from velostream.tables.relational.condition import ConditionCompiler, RelationalCondition
-from velostream.tables.relational.dialect import Dialect, DriverConnection
+from velostream.tables.relational.dialect import ROWS_FETCHED_AT_ONCE, Dialect, DriverConnection
 from velostream.tables.relational.layout import Layout, StoredColumn
 
 _ROWS_AT_ONCE = 10_000
@@ -61,6 +63,17 @@ class _ColumnsCondition:
         return " AND ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows that have given values."""
+
+    numbers: Integers
+    """For each row, which of the values it has."""
+    rows: pa.Table
+    identities: Sequence[Any]
+    """For each row, what tells it apart; empty for rows found by their key and where there is nothing."""
+
+
 class Reader:
     """Reads one table over connections it is given. For any thread."""
 
@@ -87,11 +100,10 @@ class Reader:
         """Rows for which the condition is true, with what tells them apart."""
         compiled = self.conditions.compile(condition)
         select = [*self._names(self.layout.columns), self.layout.identity or "NULL"]
-        present = self._present(list(self._rows(connection, compiled, select)))
-        places = pa.array(range(present.rows.num_rows), pa.int64())
-        kept = compiled.kept(present.rows.append_column(_PLACE, places))
-        handles = [present.handles[place] for place in kept.column(_PLACE).to_pylist()]
-        return Present(kept.drop_columns([_PLACE]), handles)
+        *values, handles = _transposed(self._rows(connection, compiled, select), len(select))
+        rows = self._table(values, self.layout.columns).append_column(_PLACE, pa.array(np.arange(len(handles))))
+        kept = compiled.kept(rows)
+        return Present(kept.drop_columns([_PLACE]), [handles[place] for place in kept.column(_PLACE).to_pylist()])
 
     def batches(self, connection: DriverConnection, size: int, offset: int) -> Iterator[pa.RecordBatch]:
         """All rows from the `offset`-th on, in batches of at most `size`, as the store gives them."""
@@ -109,36 +121,44 @@ class Reader:
         )
         return found
 
-    def find(self, connection: DriverConnection, values: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows that have distinct values in the columns of `values`, in the table's order; NULL equals NULL."""
+    def compares(self, names: Sequence[str]) -> bool:
+        """Whether the store can be trusted to find rows by values of these columns alone."""
+        by_key = tuple(names) == self.layout.schema.key
+        return by_key or all(column.codec.equality is not None for column in self.layout.select(names))
+
+    def find(self, connection: DriverConnection, values: pa.Table, columns: Sequence[str] | None = None) -> Found:
+        """The rows that have distinct values in the columns of `values`, in the table's order; NULL equals NULL.
+
+        At least those: where the store can't compare a column, rows with other values in it are among them.
+        """
         wanted = self.layout.select(columns)
         select = [f"t.{name}" for name in self._names(wanted)]
         if tuple(values.column_names) == self.layout.schema.key:
-            found = self.dialect.find(connection, self.layout, _KeyCondition(self.dialect, self.layout), values, select)
-            return pa.Table.from_batches([self._batch([row[1:] for row in found], wanted)])
-        return pa.Table.from_batches([self._batch(self._found(connection, values, select), wanted)])
+            condition = _KeyCondition(self.dialect, self.layout)
+            rows = self.dialect.find(connection, self.layout, condition, values, select)
+            numbers, *found = _transposed(rows, len(select) + 1)
+            return Found(np.array(numbers, dtype=np.int64), self._table(found, wanted), ())
+        if self.layout.identity is None:
+            numbers, *found = self._having(connection, values, select)
+            return Found(np.array(numbers, dtype=np.int64), self._table(found, wanted), ())
+        numbers, *found, identities = self._having(connection, values, [*select, f"t.{self.layout.identity}"])
+        order = sorted(range(len(identities)), key=identities.__getitem__)
+        rows_found = self._table(found, wanted).take(pa.array(order, pa.int64()))
+        ordered = np.array(numbers, dtype=np.int64)[order]
+        return Found(ordered, rows_found, [identities[place] for place in order])
 
-    def find_identified(self, connection: DriverConnection, values: pa.Table) -> Present:
-        """At least all rows that have the values, with what tells them apart."""
-        select = [f"t.{name}" for name in self._names(self.layout.columns)]
-        return self._present(self._found(connection, values, select))
-
-    def _found(self, connection: DriverConnection, values: pa.Table, select: Sequence[str]) -> list[Sequence[Any]]:
-        """What is selected of all rows that have the values in the columns the store can compare; identities last."""
-        select = [*select, f"t.{self.layout.identity}" if self.layout.identity else "NULL"]
+    def _having(self, connection: DriverConnection, values: pa.Table, select: Sequence[str]) -> list[list[Any]]:
+        """Numbers of values, then what is selected of the rows that have them in the columns the store can compare."""
         comparable = [c for c in self.layout.select(values.column_names) if c.codec.equality is not None]
         if not comparable:
-            statement = f"SELECT {', '.join(select)} FROM {self.layout.quoted} t"
-            rows = list(self.dialect.rows(connection, statement))
-        else:
-            if len(comparable) < values.num_columns:
-                values = _distinct(values.select([column.name for column in comparable]))
-            nulls = frozenset(column.name for column in comparable if values.column(column.name).null_count)
-            condition = _ColumnsCondition(self.dialect, comparable, nulls)
-            rows = [row[1:] for row in self.dialect.find(connection, self.layout, condition, values, select)]
-        if self.layout.identity:
-            rows.sort(key=lambda row: row[-1])
-        return rows
+            statement = f"SELECT 0, {', '.join(select)} FROM {self.layout.quoted} t"
+            return _transposed(self.dialect.rows(connection, statement), len(select) + 1)
+        if len(comparable) < values.num_columns:
+            values = _distinct(values.select([column.name for column in comparable]))
+        nulls = frozenset(column.name for column in comparable if values.column(column.name).null_count)
+        condition = _ColumnsCondition(self.dialect, comparable, nulls)
+        rows = self.dialect.find(connection, self.layout, condition, values, select)
+        return _transposed(rows, len(select) + 1)
 
     def _rows(
         self, connection: DriverConnection, compiled: RelationalCondition, select: Sequence[str]
@@ -161,21 +181,27 @@ class Reader:
     def _schema(self, columns: Sequence[StoredColumn]) -> pa.Schema:
         return pa.schema([self.stored_schema.field(column.name) for column in columns])
 
-    def _present(self, rows: Sequence[Sequence[Any]]) -> Present:
-        """Rows whose last value tells them apart."""
-        return Present(pa.Table.from_batches([self._batch(rows, self.layout.columns)]), [row[-1] for row in rows])
-
     def _batches(
         self, rows: Iterator[Sequence[Any]], columns: Sequence[StoredColumn], size: int
     ) -> Iterator[pa.RecordBatch]:
-        while chunk := list(islice(rows, size)):
-            yield self._batch(chunk, columns)
+        while (found := _transposed(islice(rows, size), len(columns)))[0]:
+            yield self._batch(found, columns)
 
-    def _batch(self, rows: Sequence[Sequence[Any]], columns: Sequence[StoredColumn]) -> pa.RecordBatch:
-        """Rows of the driver, which may have more values than there are columns."""
-        values: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
-        arrays = [column.codec.decode(value) for column, value in zip(columns, values, strict=False)]
+    def _batch(self, values: Sequence[Sequence[Any]], columns: Sequence[StoredColumn]) -> pa.RecordBatch:
+        arrays = [column.codec.decode(value) for column, value in zip(columns, values, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema(columns))
+
+    def _table(self, values: Sequence[Sequence[Any]], columns: Sequence[StoredColumn]) -> pa.Table:
+        return pa.Table.from_batches([self._batch(values, columns)])
+
+
+def _transposed(rows: Iterator[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Rows as columns; by small pieces, which is faster than all at once."""
+    columns: list[list[Any]] = [[] for _ in range(width)]
+    while piece := list(islice(rows, ROWS_FETCHED_AT_ONCE)):
+        for column, values in zip(columns, zip(*piece, strict=True), strict=True):
+            column.extend(values)
+    return columns
 
 
 def _distinct(rows: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from velostream.model.expression import Expression
+from velostream.tables.lookups import Wanted
 from velostream.tables.reads import StoreSnapshot
 from velostream.tables.relational.database import Database
 from velostream.tables.relational.reading import Reader
@@ -24,9 +25,24 @@ class RelationalSnapshot(StoreSnapshot):
         self._database = database
         self._reader = reader
 
+    def lookup_by(
+        self,
+        on: Sequence[str],
+        keys: pa.Array | pa.ChunkedArray | pa.Table,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        on = [self.schema.column(name).name for name in on]
+        if not self._reader.compares(on):
+            return super().lookup_by(on, keys, columns)
+        names = self.names(columns)
+        wanted = Wanted(keys, on=on, schema=self.schema, table=self.name)
+        with self._database.reading(one_state=wanted.distinct.num_rows > 1) as connection:
+            found = self._reader.find(connection, wanted.distinct, names)
+        return wanted.deal_out(found.numbers, found.rows)
+
     def rows_having(self, on: Sequence[str], values: pa.Table, columns: Sequence[str]) -> pa.Table:
         with self._database.reading(one_state=values.num_rows > 1) as connection:
-            return self._reader.find(connection, values, columns)
+            return self._reader.find(connection, values, columns).rows
 
     def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         with self._database.reading() as connection:

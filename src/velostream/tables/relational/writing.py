@@ -140,11 +140,12 @@ class _RowsInTransaction:
         self._reader = reader
 
     def of_keys(self, keys: pa.Table) -> Present:
-        rows = self._reader.find(self._connection, keys)
-        return Present(rows, range(rows.num_rows))
+        found = self._reader.find(self._connection, keys)
+        return Present(found.rows, range(found.rows.num_rows))
 
     def equal_to(self, rows: pa.Table) -> Present:
-        return self._reader.find_identified(self._connection, rows)
+        found = self._reader.find(self._connection, rows)
+        return Present(found.rows, found.identities or [None] * found.rows.num_rows)
 
     def all(self, scope: Scope | None) -> Present:
         if scope is None:
