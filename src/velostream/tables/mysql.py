@@ -25,8 +25,10 @@ from velostream.tables.relational.dialect import (
     encoded_rows,
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
+from velostream.tables.relational.nulls import NullPattern, by_nulls
 from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
 
+_NULL = "NULL"
 _KEY_PREFIX = "_velostream_key_"
 _BYTES_AT_ONCE = 4_000_000
 """Below the 16 MB that servers take at once by default, after every byte of text was doubled."""
@@ -68,9 +70,9 @@ class MysqlDialect(Dialect):
 
     kind: ClassVar[str] = "mysql"
     longest_name: ClassVar[int | None] = 64
-    name_type: ClassVar[str] = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     text_type: ClassVar[str] = "LONGTEXT"
     bytes_type: ClassVar[str] = "LONGBLOB"
+    finds_nulls_apart: ClassVar[bool] = True
 
     def __init__(self, address: ServerAddress, *, ssl: dict[str, Any], timeout_seconds: float) -> None:
         import pymysql
@@ -88,6 +90,7 @@ class MysqlDialect(Dialect):
     def connect(self) -> DriverConnection:
         opened = connect(self._address, ssl=self._ssl, timeout_seconds=self._timeout_seconds)
         self._collation = opened.collation
+        self.name_type = f"VARCHAR(255) CHARACTER SET utf8mb4 COLLATE {opened.collation}"
         return opened.connection
 
     def begin(self, connection: DriverConnection, *, write: bool) -> None:
@@ -214,7 +217,7 @@ class MysqlDialect(Dialect):
                 prefix = name.removesuffix(self.quote(column.stored_name))
                 parts.append(f"{prefix}{self._key_name(position)} = {_never_null(column, value)}")
             elif layout.made or not _codec(column).long:
-                parts.append(self.same(name, value) if column.nullable else f"{name} = {value}")
+                parts.append(f"{name} IS NULL" if value == _NULL else f"{name} = {value}")
             else:
                 parts.append(self._foreign_text_condition(column, name, value))
         return " AND ".join(parts)
@@ -242,15 +245,12 @@ class MysqlDialect(Dialect):
 
     def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
         names = [f"t.{self.quote(column.stored_name)}" for column in layout.key]
-        condition = self.key_condition(layout, names, _values_of(layout.key))
-        return sum(
-            self.run(
-                connection,
-                f"DELETE t FROM {_json_table(layout.key)} STRAIGHT_JOIN {layout.quoted} t ON {condition}",
-                [document],
-            )
-            for document in _documents(layout.key, keys)
-        )
+        count = 0
+        for pattern in by_nulls(layout.key, keys):
+            condition = self.key_condition(layout, names, _values_of(layout.key, pattern))
+            statement = f"DELETE t FROM {_json_table(layout.key)} STRAIGHT_JOIN {layout.quoted} t ON {condition}"
+            count += sum(self.run(connection, statement, [text]) for text in _documents(layout.key, pattern))
+        return count
 
     def delete_identities(self, connection: DriverConnection, layout: Layout, identities: Sequence[Any]) -> None:
         for start in range(0, len(identities), self.most_parameters):
@@ -267,12 +267,13 @@ class MysqlDialect(Dialect):
         select: Sequence[str],
     ) -> Iterator[Sequence[Any]]:
         columns = condition.columns
-        statement = (
-            f"SELECT k.p, {', '.join(select)} FROM {_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t "
-            f"ON {condition.text(_values_of(columns))}"
-        )
-        for document in _documents(columns, values):
-            yield from self.rows(connection, statement, [document])
+        for pattern in by_nulls(columns, values):
+            statement = (
+                f"SELECT k.p, {', '.join(select)} FROM {_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t "
+                f"ON {condition.text(_values_of(columns, pattern))}"
+            )
+            for text in _documents(columns, pattern):
+                yield from self.rows(connection, statement, [text])
 
     def run(self, connection: DriverConnection, statement: str, parameters: Sequence[Any] = ()) -> int:
         with connection.cursor() as cursor:
@@ -297,12 +298,14 @@ class MysqlDialect(Dialect):
 
     def _foreign_text_condition(self, column: StoredColumn, name: str, value: str) -> str:
         """By the user's index, whose collation may call more texts equal, and then exactly."""
-        exact = self.same(f"CAST({name} AS BINARY)", f"CAST({value} AS BINARY)")
+        if value == _NULL:
+            return f"{name} IS NULL"
+        exact = f"CAST({name} AS BINARY) = CAST({value} AS BINARY)"
         _, _, collation = column.codec.store_type.partition(" COLLATE ")
         if not collation:
             return exact
         charset = collation.partition("_")[0]
-        return f"{name} <=> CONVERT({value} USING {charset}) COLLATE {collation} AND {exact}"
+        return f"{name} = CONVERT({value} USING {charset}) COLLATE {collation} AND {exact}"
 
 
 def _codec(column: StoredColumn) -> MysqlCodec:
@@ -320,15 +323,20 @@ def _json_table(columns: Sequence[StoredColumn]) -> str:
     return f"JSON_TABLE(%s, '$[*]' COLUMNS (p BIGINT PATH '$[0]', {parts})) k"
 
 
-def _values_of(columns: Sequence[StoredColumn]) -> list[str]:
+def _values_of(columns: Sequence[StoredColumn], pattern: NullPattern) -> list[str]:
     """SQL for the columns of `_json_table`."""
-    return [_codec(column).json_value.format(f"k.c{at}") for at, column in enumerate(columns)]
+    return [
+        _NULL if at in pattern.nulls else _codec(column).json_value.format(f"k.c{at}")
+        for at, column in enumerate(columns)
+    ]
 
 
-def _documents(columns: Sequence[StoredColumn], rows: pa.Table) -> Iterator[str]:
-    """The rows as JSON arrays, their numbers first, in documents that a server takes at once."""
+def _documents(columns: Sequence[StoredColumn], pattern: NullPattern) -> Iterator[str]:
+    """Rows as JSON arrays, their numbers first, in documents that a server takes at once."""
+    rows = pattern.rows
     count = max(1, rows.num_rows * _BYTES_AT_ONCE // max(rows.nbytes, 1))
     for start in range(0, rows.num_rows, count):
         chunk = rows.slice(start, count)
-        values = [_codec(column).json(as_array(chunk.column(column.name))) for column in columns]
-        yield orjson.dumps(list(zip(range(start, start + len(chunk)), *values, strict=True))).decode()
+        numbers = pattern.numbers.slice(start, count).to_pylist()
+        values = (_codec(column).json(as_array(chunk.column(column.name))) for column in columns)
+        yield orjson.dumps(list(zip(numbers, *values, strict=True))).decode()

@@ -24,6 +24,7 @@ from velostream.tables.relational.dialect import (
     FindCondition,
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
+from velostream.tables.relational.nulls import NullPattern, by_nulls
 from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
 
 _BYTES_AT_ONCE = 32_000_000
@@ -66,7 +67,7 @@ class PostgresDialect(Dialect):
 
     kind: ClassVar[str] = "postgres"
     longest_name: ClassVar[int | None] = 63
-    name_type: ClassVar[str] = 'text COLLATE "C"'
+    name_type: str = 'text COLLATE "C"'
     text_type: ClassVar[str] = "text"
     bytes_type: ClassVar[str] = "bytea"
     finds_nulls_apart: ClassVar[bool] = True
@@ -242,12 +243,13 @@ class PostgresDialect(Dialect):
     def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
         names = [f"t.{self._name(column)}" for column in layout.key]
         count = 0
-        for part in _by_nulls(layout.key, keys):
-            condition = self.key_condition(layout, names, part.values)
-            for chunk in _chunks(part.texts):
+        for pattern in by_nulls(layout.key, keys):
+            joined = _Joined(layout.key, pattern)
+            condition = self.key_condition(layout, names, joined.values)
+            for chunk in _chunks(joined.texts):
                 count += self.run(
                     connection,
-                    f"DELETE FROM {layout.quoted} t USING {part.source} WHERE {condition}",
+                    f"DELETE FROM {layout.quoted} t USING {joined.source} WHERE {condition}",
                     [array_literal(as_array(column)) for column in chunk.columns],
                 )
         return count
@@ -267,12 +269,13 @@ class PostgresDialect(Dialect):
         values: pa.Table,
         select: Sequence[str],
     ) -> Iterator[Sequence[Any]]:
-        for part in _by_nulls(condition.columns, values):
+        for pattern in by_nulls(condition.columns, values):
+            joined = _Joined(condition.columns, pattern)
             statement = (
-                f"SELECT k.p, {', '.join(select)} FROM {part.source} JOIN {layout.quoted} t "
-                f"ON {condition.text(part.values)}"
+                f"SELECT k.p, {', '.join(select)} FROM {joined.source} JOIN {layout.quoted} t "
+                f"ON {condition.text(joined.values)}"
             )
-            for chunk in _chunks(part.texts):
+            for chunk in _chunks(joined.texts):
                 yield from self.rows(connection, statement, [array_literal(as_array(c)) for c in chunk.columns])
 
     def _name(self, column: StoredColumn) -> str:
@@ -283,36 +286,20 @@ class PostgresDialect(Dialect):
         return [_hash(column, self._name(column)) if _hashed(column) else self._name(column) for column in layout.key]
 
 
-class _Part:
-    """Values that have NULLs in the same columns, as something to join with."""
+class _Joined:
+    """Values of one pattern of NULLs as something to join with."""
 
-    def __init__(
-        self, columns: Sequence[StoredColumn], values: pa.Table, numbers: pa.Array, nulls: frozenset[int]
-    ) -> None:
-        present = [(at, column) for at, column in enumerate(columns) if at not in nulls]
-        rows = values.take(numbers)
-        arrays = [_codec(column).texts(as_array(rows.column(column.name))) for _, column in present]
-        self.texts = pa.table([numbers, *arrays], names=[str(at) for at in range(len(arrays) + 1)])
+    def __init__(self, columns: Sequence[StoredColumn], pattern: NullPattern) -> None:
+        present = [(at, column) for at, column in enumerate(columns) if at not in pattern.nulls]
+        arrays = [_codec(column).texts(as_array(pattern.rows.column(column.name))) for _, column in present]
+        self.texts = pa.table([pattern.numbers, *arrays], names=[str(at) for at in range(len(arrays) + 1)])
         """What to bind, as arrays."""
-        self.values = [_NULL if at in nulls else f"k.c{at}" for at in range(len(columns))]
+        self.values = [_NULL if at in pattern.nulls else f"k.c{at}" for at in range(len(columns))]
         """SQL for the value of each column."""
         types = ["bigint", *(_codec(column).bare_type for _, column in present)]
         unnested = ", ".join(f"${at}::{type_}[]" for at, type_ in enumerate(types, 1))
         names = ", ".join(["p", *(f"c{at}" for at, _ in present)])
         self.source = f"unnest({unnested}) AS k({names})"
-
-
-def _by_nulls(columns: Sequence[StoredColumn], values: pa.Table) -> Iterator[_Part]:
-    """The values by which of them are NULL: an equality that calls NULL equal uses no index and no hash join."""
-    numbers = pa.array(range(values.num_rows), pa.int64())
-    masks = [values.column(column.name).is_null() for column in columns]
-    if not any(values.column(column.name).null_count for column in columns):
-        yield _Part(columns, values, numbers, frozenset())
-        return
-    patterns = list(zip(*(mask.to_pylist() for mask in masks), strict=True))
-    for pattern in dict.fromkeys(patterns):
-        chosen = pa.array([number for number, other in enumerate(patterns) if other == pattern], pa.int64())
-        yield _Part(columns, values, chosen, frozenset(at for at, null in enumerate(pattern) if null))
 
 
 def _texts(columns: Sequence[StoredColumn], rows: pa.Table) -> pa.Table:
