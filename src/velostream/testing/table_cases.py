@@ -43,6 +43,17 @@ TYPES: Mapping[str, Sequence[Any]] = {
     "ARRAY<INT>": [[], [1, None, 2]],
     "MAP<STRING, DECIMAL(5,2)>": [[], [("a", Decimal("1.50")), ("b", None)]],
     "STRUCT<a: INT, b: STRUCT<c: ARRAY<STRING>>>": [{"a": None, "b": None}, {"a": 1, "b": {"c": ["x", None]}}],
+    "STRUCT<at: TIMESTAMP, data: BINARY, price: DECIMAL(20,10), day: DATE, ratio: DOUBLE, span: INTERVAL>": [
+        {
+            "at": _FAR_FUTURE,
+            "data": b"\0\xff",
+            "price": Decimal("-0.0000000001"),
+            "day": date(1, 1, 1),
+            "ratio": math.nan,
+            "span": timedelta(microseconds=-1),
+        },
+    ],
+    "MAP<INT, ARRAY<DOUBLE>>": [[(2**31 - 1, [math.inf, None]), (-1, [])]],
 }
 _FEWEST_TURNS = 3
 NAMES = (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -10,10 +11,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from velostream.errors import OptionError, StateError, TableError, UnsupportedError
+from velostream.errors import AlreadyExistsError, OptionError, StateError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, Epoch, Mode, Write
+from velostream.model.options import OptionType
 from velostream.model.schema import Schema
-from velostream.tables.base import TableWrites
+from velostream.tables.base import Table, TableWrites
 from velostream.testing.table_cases import BAG, KEYED, content, rows_of, write
 from velostream.testing.table_suite.harness import TableHarness
 
@@ -45,6 +47,49 @@ class Lifecycle(TableHarness):
         with pytest.raises(OptionError) as caught:
             self.make_table(KEYED, {"no.such.option": "1"})
         assert caught.value.code == "unknown-option"
+
+    def test_wrong_values_of_options_are_refused(self) -> None:
+        nonsense = {option.name for option in self._table_class.options if option.type is not OptionType.TEXT}
+        for name in nonsense:
+            with pytest.raises(OptionError) as caught:
+                self.make_table(KEYED, {name: "nonsense"})
+            assert (caught.value.code, name in caught.value.message) == ("invalid-option-value", True)
+
+    def test_any_name_of_a_table_will_do(self) -> None:
+        if self.lacks("insert", "epochs") or not self._has_option("table"):
+            return
+        name = f"o'dd \"na`me; -- .%s {{}} ö {uuid.uuid4().hex[:12]}"
+        table = self.make_table(KEYED, {"table": name})
+        table.commit(write(Mode.APPEND, (1, "a")), Epoch("q", 1))
+        if not self.lacks("durable"):
+            table = self.crash(table)
+        assert content(table.snapshot().scan()) == content(rows_of(KEYED, (1, "a")))
+        table.drop()
+
+    def test_what_is_there_already_is_adopted_refused_or_replaced(self) -> None:
+        if self.lacks("insert") or not self._has_option("if.exists"):
+            return
+        table = self.make_table(KEYED)
+        table.commit(write(Mode.APPEND, (1, "a")))
+        self.close(table)
+        spec = self.spec_of(table)
+
+        def open_as(id_: str, choice: str) -> Table:
+            return self.open(replace(spec, id=id_, options={**spec.options, "if.exists": choice}))
+
+        with pytest.raises(AlreadyExistsError):
+            open_as("other", "fail")
+        for id_, choice, expected in (("other", "adopt", 1), (spec.id, "replace", 1), ("another", "replace", 0)):
+            found = open_as(id_, choice)
+            assert found.snapshot().count() == expected
+            self.close(found)
+
+    def test_figures(self) -> None:
+        if self.lacks("insert"):
+            return
+        table = self.make_table(BAG)
+        table.commit(write(Mode.APPEND, (1, "a"), (1, "a")))
+        assert (table.stats()["rows"], table.stats()["version"]) == (2, table.version)
 
     def test_a_table_found_again_is_as_it_was(self) -> None:
         if self.lacks("durable", "insert", "epochs"):
@@ -113,6 +158,9 @@ class Lifecycle(TableHarness):
             with pytest.raises((UnsupportedError, TableError)):
                 table.snapshot(table.version + 1000)
         assert table.snapshot().count() == 0
+
+    def _has_option(self, name: str) -> bool:
+        return any(option.covers(name) for option in self._table_class.options)
 
     def _check_names(self, error: UnsupportedError, *capabilities: str) -> None:
         """A refusal names the kind and what it can't do."""

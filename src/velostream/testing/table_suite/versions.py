@@ -84,6 +84,21 @@ class Versions(TableHarness):
                     check_changes(table, since, until, before, after)
         assert table.changes(versions[0]).version == table.version
 
+    def test_changes_that_are_not_kept_or_not_there_yet_are_refused(self) -> None:
+        if self.lacks("changes", "insert"):
+            return
+        table = self.make_table(KEYED)
+        since = table.version
+        table.commit(write(Mode.APPEND, (1, "a")))
+        after = content(table.snapshot().scan())
+        table.follow()
+        try:
+            check_changes(table, since, table.version, Counter(), after)
+        except TableError as error:
+            assert error.code == "changes-expired"  # noqa: PT017 - a kind may keep more than it must
+        with pytest.raises(TableError):
+            table.changes(table.version + 1)
+
     def test_changes_of_a_bag_count_its_rows(self) -> None:
         if self.lacks("changes", "insert", "delete"):
             return

@@ -82,6 +82,19 @@ class Writes(TableHarness):
             )
             assert content(table.snapshot().scan()) == content(rows_of(schema, (1, "A"), (2, "b")))
 
+    def test_a_removal_needs_no_more_than_the_key(self) -> None:
+        if self.lacks(*CAPABILITIES_OF[Mode.CHANGES]):
+            return
+        schema = Schema((Column("id", pa.int64()), Column("n", pa.int32(), nullable=False)), ("id",))
+        table = self.make_table(schema)
+        table.commit(write(Mode.APPEND, (1, 10), (2, 20), schema=schema))
+        rows = pa.table({"id": [1], CHANGE: pa.array([-1], pa.int8())})
+        table.commit(Write(Mode.CHANGES, rows))
+        assert content(table.snapshot().scan()) == content(rows_of(schema, (2, 20)))
+        with pytest.raises(TableError) as caught:
+            table.commit(Write(Mode.CHANGES, rows.set_column(1, CHANGE, pa.array([1], pa.int8()))))
+        assert caught.value.code == "not-null"
+
     def test_changes_need_their_signs(self) -> None:
         if self.lacks(*CAPABILITIES_OF[Mode.CHANGES]):
             return
@@ -110,6 +123,16 @@ class Writes(TableHarness):
                 assert table.changes(before).arrow.num_rows == 3
             table.commit(Write(Mode.REPLACE, rows_of(schema, (5, "d")), Scope("name", "d")))
             assert content(table.snapshot().scan()) == content(rows_of(schema, (2, "b"), (5, "d")))
+
+    def test_a_replaced_part_may_take_over_keys_of_the_rest(self) -> None:
+        if self.lacks(*CAPABILITIES_OF[Mode.REPLACE]):
+            return
+        table = self.make_table(KEYED)
+        table.commit(write(Mode.APPEND, (1, "a"), (2, "b"), (3, None), (4, "a")))
+        table.commit(Write(Mode.REPLACE, pa.table({"id": [2, 4]}), Scope("name", "a")))
+        assert content(table.snapshot().scan()) == content(rows_of(KEYED, (2, "a"), (3, None), (4, "a")))
+        table.commit(Write(Mode.REPLACE, pa.table({"id": [5]}), Scope("name", None)))
+        assert content(table.snapshot().scan()) == content(rows_of(KEYED, (2, "a"), (4, "a"), (5, None)))
 
     def test_a_write_without_effect_is_no_version(self) -> None:
         table = self.make_table(KEYED)
