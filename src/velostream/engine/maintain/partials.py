@@ -190,7 +190,7 @@ class PartialState:
                 kept, came = groups.column(f"v{number}_{kind}"), groups.column(f"c{number}_{kind}")
                 columns.append(pc.if_else(_beats(kind, came, kept), came, kept))
             else:
-                columns.append(_fitting(groups.column(f"{column.name}_sum"), column))
+                columns.append(_fitting(groups.column(f"{column.name}_sum"), column.type))
         return pa.Table.from_arrays(columns, schema=self.schema.arrow)
 
     def _result(self, state: pa.Table, number: int, partial: Partial, type_: pa.DataType) -> pa.ChunkedArray:
@@ -201,14 +201,11 @@ class PartialState:
                 return state.column(f"n{number}")
             case AggregateFunction.MIN | AggregateFunction.MAX:
                 return state.column(f"v{number}")
-        counts: list[int] = state.column(f"n{number}").to_pylist()
-        sums: list[decimal.Decimal] = state.column(f"s{number}").to_pylist()
-        pairs = zip(sums, counts, strict=True)
-        if partial.function is AggregateFunction.AVG:
-            values = [_average(total, count, type_) if count else None for total, count in pairs]
-        else:
-            values = [total if count else None for total, count in pairs]
-        return pa.chunked_array([_typed(values, type_)])
+        counts, sums = state.column(f"n{number}"), state.column(f"s{number}")
+        if partial.function is AggregateFunction.SUM:
+            return _fitting(pc.if_else(pc.greater(counts, 0), sums, pa.scalar(None, sums.type)), type_)
+        pairs = zip(sums.to_pylist(), counts.to_pylist(), strict=True)
+        return pa.chunked_array([_typed([_average(*pair, type_) if pair[1] else None for pair in pairs], type_)])
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,9 @@ def _beats(kind: str, one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Chunke
 
 def _firsts(rows: pa.Table, keys: Sequence[str], numbers: Integers) -> pa.Table:
     """The first row of each group, in the order of their numbers."""
-    _, firsts = np.unique(numbers, return_index=True)
+    firsts = np.empty(int(numbers.max()) + 1 if len(numbers) else 0, dtype=np.int64)
+    # Of several places written for one number the last one stays, and that is the first one when written backwards.
+    firsts[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)
     return rows.select(list(keys)).take(pa.array(firsts))
 
 
@@ -265,11 +264,11 @@ def _as_wide_decimal(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(_wide(values.type))
 
 
-def _fitting(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+def _fitting(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     try:
-        return values.cast(column.type)
+        return values.cast(type_)
     except pa.ArrowInvalid as error:
-        raise _overflow(column.type) from error
+        raise _overflow(type_) from error
 
 
 def _average(total: decimal.Decimal, count: int, type_: pa.DataType) -> decimal.Decimal:
@@ -282,7 +281,7 @@ def _typed(values: Sequence[decimal.Decimal | None], type_: pa.DataType) -> pa.A
     if pa.types.is_decimal(type_):
         convert: Callable[[decimal.Decimal], object] = partial_function(fit_decimal, type_=type_)
     else:
-        convert = float if pa.types.is_floating(type_) else int
+        convert = float
     try:
         return pa.array([None if value is None else convert(value) for value in values], type_)
     except (CastError, OverflowError, pa.ArrowInvalid) as error:
