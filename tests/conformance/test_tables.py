@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from decimal import Decimal
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ from velostream.errors import TableError
 from velostream.model.change import Epoch, Mode, Scope, Write
 from velostream.model.expression import Call, ColumnRef, Literal
 from velostream.tables.base import Table, TableSpec
+from velostream.tables.cache import CachedTable
+from velostream.tables.cache.options import CacheLimits
 from velostream.testing.stores import store_of
 from velostream.testing.table_cases import BAG, KEYED, changes, equals, keys, rows_of, write
 from velostream.testing.table_suite import TableSuite
@@ -24,6 +27,17 @@ class TestTables(TableSuite):
     @pytest.fixture(params=KINDS)
     def kind(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
+
+
+class TestTablesBehindACache(TableSuite):
+    """A cache so small that rows are evicted in every test, in front of a table."""
+
+    @pytest.fixture
+    def kind(self) -> str:
+        return "inmemory"
+
+    def layered(self, table: Table) -> Table:
+        return CachedTable(table, CacheLimits(max_size=3, ttl=timedelta(minutes=1)))
 
 
 def answers(table: Table) -> list[object]:

@@ -25,7 +25,7 @@ from velostream.tables.base import (
     TableSpec,
     TableWrites,
 )
-from velostream.tables.cache import LAYER_OPTIONS, open_table
+from velostream.tables.cache import LAYER_OPTIONS, commit_together, open_table
 
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
@@ -114,7 +114,7 @@ class StoreTable(Table):
             for write in part.writes:
                 self._check(write)
         behind = [replace(part, table=table.opened()) for part, table in zip(parts, ours, strict=True)]
-        self._ask(lambda table: table.commit_together(behind, epoch))
+        self._ask(lambda _table: commit_together(behind, epoch))
         for table in ours:
             table._tell()
 

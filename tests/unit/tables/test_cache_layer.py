@@ -12,7 +12,7 @@ from velostream.errors import OptionError, TableError
 from velostream.model.change import Epoch, Mode
 from velostream.model.schema import Schema
 from velostream.tables.base import Snapshot, TableSpec, TableWrites
-from velostream.tables.cache import CachedTable, open_table
+from velostream.tables.cache import CachedTable, commit_together, open_table
 from velostream.tables.cache.options import CacheLimits
 from velostream.tables.memory import CommitSequence, MemoryTable
 from velostream.testing.table_cases import BAG, KEYED, TYPES, content, in_threads, keys, write
@@ -148,6 +148,16 @@ def test_a_transaction_clears_the_way():
         table.snapshot().get(1)
     tables[0].commit_together([TableWrites(table, [write(Mode.UPSERT, (1, "new"))]) for table in tables], Epoch("q", 1))
     assert [table.snapshot().get(1)["name"] for table in tables] == ["new", "new"]
+
+
+def test_tables_with_and_without_a_cache_commit_together():
+    sequence = CommitSequence.open(None)
+    plain, behind = (sequence.create_table(name, name=name, schema=KEYED) for name in ("plain", "behind"))
+    cached = CachedTable(behind, CacheLimits(10, None))
+    assert cached.commit_group == plain.commit_group
+    cached.snapshot().get(1)
+    commit_together([TableWrites(table, [write(Mode.UPSERT, (1, "new"))]) for table in (plain, cached)], Epoch("q", 1))
+    assert [table.snapshot().get(1)["name"] for table in (plain, cached)] == ["new", "new"]
 
 
 def test_a_commit_that_fails_leaves_what_is_true():

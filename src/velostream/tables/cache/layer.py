@@ -54,6 +54,20 @@ def open_table(table_class: type[Table], spec: TableSpec) -> Table:
     return CachedTable(table_class.open(replace(spec, options=rest)), limits)
 
 
+def commit_together(parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
+    """Commit tables of one group, any of which may be behind caches."""
+    behind: list[TableWrites] = []
+    with ExitStack() as changing:
+        for part in parts:
+            if isinstance(part.table, CachedTable):
+                # Which rows a transaction of many writes changes isn't worth finding out.
+                changing.enter_context(part.table.rows.changing(None))
+                behind.append(replace(part, table=part.table.behind))
+            else:
+                behind.append(part)
+        behind[0].table.commit_together(behind, epoch)
+
+
 class CachedTable(Table):
     """A table behind a cache. It can do what the table can, and keeps its promises."""
 
@@ -85,16 +99,7 @@ class CachedTable(Table):
         return self.behind.commit_group
 
     def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
-        behind: list[TableWrites] = []
-        with ExitStack() as changing:
-            for part in parts:
-                if isinstance(part.table, CachedTable):
-                    # Which rows a transaction of many writes changes isn't worth finding out.
-                    changing.enter_context(part.table.rows.changing(None))
-                    behind.append(replace(part, table=part.table.behind))
-                else:
-                    behind.append(part)
-            self.behind.commit_together(behind, epoch)
+        commit_together(parts, epoch)
 
     def follow(self) -> int:
         return self.behind.follow()
@@ -137,7 +142,7 @@ class CachedTable(Table):
 
     def _keys_of(self, write: Write) -> list[Hashable] | None:
         """Whose rows a write may change; None: anybody's."""
-        if write.mode is Mode.REPLACE:
+        if write.mode is Mode.REPLACE or not self.schema.key:
             return None
         rows = write.rows.drop_columns([CHANGE]) if CHANGE in write.rows.column_names else write.rows
         keys = conform(rows, table=self.name, schema=self.schema, columns=self.schema.key, check_nulls=False)
@@ -220,6 +225,8 @@ class _CachedSnapshot(Snapshot):
         return self._row(key) is not None
 
     def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        if not self.schema.key:
+            return self._behind.lookup(keys, columns)
         names = [self.schema.column(name).name for name in (self.schema.names if columns is None else columns)]
         wanted = Wanted(keys, on=self.schema.key, schema=self.schema, table=self._table.name)
         distinct = wanted.distinct

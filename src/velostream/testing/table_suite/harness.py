@@ -107,7 +107,12 @@ class TableHarness:
         """Whether the kind doesn't claim one of these; `test_refuses_what_it_does_not_claim` is about it then."""
         return not all(getattr(self._table_class.capabilities, name) for name in capabilities)
 
-    def _note(self, table: Table, spec: TableSpec) -> Table:
+    def layered(self, table: Table) -> Table:
+        """What is put around a table that was opened; a suite for a layer overrides it."""
+        return table
+
+    def _note(self, opened: Table, spec: TableSpec) -> Table:
+        table = self.layered(opened)
         self._specs[id(table)] = spec
         self._open_tables[id(table)] = table
         return table
