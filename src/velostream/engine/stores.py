@@ -345,13 +345,12 @@ class Stores:
         kind = table_class(entry.store)
         directory = self._directory.path / "stores" / entry.id if self._directory.durable else None
         spec = TableSpec(entry.id, entry.name, present(entry.schema), self._resolved(kind, options), directory)
-        of_layer = {name: value for name, value in options.items() if any(o.covers(name) for o in LAYER_OPTIONS)}
-        layered = replace(spec, options={**spec.options, **of_layer})
-        return StoreTable(spec, of=kind, opening=lambda: open_table(kind, layered), board=board)
+        return StoreTable(spec, of=kind, opening=lambda: open_table(kind, spec), board=board)
 
     def _resolved(self, kind: type[Table], given: Mapping[str, str]) -> dict[str, str]:
         """The options of the kind, with what a named data source of the configuration says."""
-        options = {name: value for name, value in given.items() if any(o.covers(name) for o in kind.options)}
+        taken = (*kind.options, *LAYER_OPTIONS)
+        options = {name: value for name, value in given.items() if any(option.covers(name) for option in taken)}
         named = given.get("data_source")
         if named is None:
             return options
