@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind
 from velostream.engine.directory import StateDirectory
+from velostream.engine.options import MEMORY
 from velostream.engine.relations import SnapshotRelations, keep_alive, mentioned
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.spark import SparkRuntime
@@ -148,7 +149,7 @@ class EngineContext:
     def board(self, entry: Entry) -> StatusBoard:
         found = self.boards.get(entry.id)
         if found is None:
-            state = State.WAITING if entry.is_query else State.READY
+            state = State.WAITING if entry.is_query or entry.store != MEMORY else State.READY
             found = self.boards.setdefault(entry.id, StatusBoard(entry.name, entry.kind, state))
         return found
 

@@ -40,6 +40,8 @@ _LOOK_SECONDS = 1.0
 _ASK_AFTER_SECONDS = 5.0
 """A store nobody has heard of for so long is asked whether it is there."""
 _RETRY = RetryPolicy(interval=timedelta(seconds=1), max_delay=timedelta(seconds=10))
+_LOCATION = ("url", "host", "port", "database", "schema", "table")
+"""Options that say where a table is, rather than how it is used."""
 _NEEDS: Mapping[Mode, tuple[str, ...]] = {
     Mode.APPEND: ("insert",),
     Mode.UPSERT: ("upsert",),
@@ -66,7 +68,8 @@ class StoreTable(Table):
         self.options = of.options  # type: ignore[misc]
         self.name = spec.name
         self.schema = spec.schema
-        self.place = (of.kind.lower(), {"table": spec.name} | dict(spec.options))
+        located = {name: value for name, value in spec.options.items() if name in _LOCATION}
+        self.place = (of.kind.lower(), {"table": spec.name} | located)
         """Where the rows are: tables of equal places are one."""
         self.is_superseded = False
         """Whether another table has taken the place; its rows are that one's then."""
