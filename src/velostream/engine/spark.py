@@ -373,9 +373,11 @@ def _may_be_lost_gateway(error: BaseException) -> bool:
     from py4j.protocol import Py4JError, Py4JJavaError
 
     chain: BaseException | None = error
-    while chain is not None:
+    seen: set[int] = set()
+    while chain is not None and id(chain) not in seen:
         if isinstance(chain, Py4JError | OSError) and not isinstance(chain, Py4JJavaError):
             return True
+        seen.add(id(chain))
         chain = chain.__cause__ or chain.__context__
     return False
 

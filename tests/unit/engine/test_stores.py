@@ -86,7 +86,7 @@ def test_options_are_the_kinds_own(connection, stored):
     assert failed.value.caret() is not None
     with pytest.raises(OptionError) as failed:
         connection.execute(f"CREATE TABLE t {COLUMNS} WITH ('extension' = 'sqlit')")
-    assert failed.value.hint == 'did you mean "sqlite"?'
+    assert failed.value.hint.startswith('did you mean "sqlite"')
     with pytest.raises(OptionError, match=r'option "cache\.max_size" is not known here'):
         connection.execute(f"CREATE TABLE t {COLUMNS} WITH ('cache.max_size' = '5')")
     assert connection.tables() == []
