@@ -45,3 +45,24 @@ def test_a_cache_needs_a_key(tmp_path):
             "CREATE TABLE users (id BIGINT, name STRING) "
             f"WITH ('extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/s.db', 'cache.ttl' = '5s')"
         )
+
+
+def test_a_cache_is_a_table_like_any_other(tmp_path):
+    with velostream.connect(tmp_path) as con:
+        con.execute("CREATE TABLE UserProfiles (userId STRING, name STRING, tier STRING) WITH ('extension' = 'cache')")
+        assert con.execute("INSERT INTO UserProfiles VALUES ('u1', 'Ann', 'SILVER'), ('u2', 'Bob', NULL)").rowcount == 2
+        assert con.execute("UPDATE UserProfiles SET tier = 'GOLD' WHERE userId = 'u1'").rowcount == 1
+        assert con.execute("SELECT name FROM UserProfiles WHERE tier = 'GOLD'").fetchall() == [("Ann",)]
+        assert con.table("UserProfiles").stats()["hit_rate"] > 0
+    with velostream.connect(tmp_path) as con:
+        con.execute("DELETE FROM UserProfiles WHERE tier IS NULL")
+        assert con.execute("SELECT * FROM UserProfiles").fetchall() == [("u1", "Ann", "GOLD")]
+
+
+def test_the_least_recently_read_row_leaves():  # B52
+    with velostream.connect() as con:
+        con.execute("CREATE TABLE c (id INT PRIMARY KEY, v STRING) WITH ('extension' = 'cache', 'max_size' = '2')")
+        con.execute("INSERT INTO c VALUES (1, 'a'), (2, 'b')")
+        con.table("c").get(1)
+        con.execute("INSERT INTO c VALUES (3, 'c')")
+        assert sorted(con.execute("SELECT id FROM c").fetchall()) == [(1,), (3,)]

@@ -5,10 +5,11 @@ such a deletion is a commit like any other: it has a version of its own, right a
 and the row is a -1 in `changes`, so a view over a cache is the query over what the cache holds. A snapshot taken before
 still shows the row.
 
-A row is used when it is written and when a read finds it: by key, by other columns or by a condition. A scan without a
-condition uses all rows alike, so it leaves their order as it is. Rows older than `ttl` leave when somebody looks at the
-table next: at a read, at a write, or when its version or stamp is asked for. In a durable table rows outlive a restart,
-but not the order of their use, nor their age: they count as written when the table is opened.
+A row is used when it is written and when a read finds it: by key, by other columns or by a condition. Such a read is a
+hit if it finds a row, each key of a batch counting for itself. A scan without a condition uses all rows alike, so it
+leaves their order as it is. Rows older than `ttl` leave when somebody looks at the table next: at a read, at a write,
+or when its version or stamp is asked for. In a durable table rows outlive a restart, but not the order of their use,
+nor their age: they count as written when the table is opened.
 """
 
 from __future__ import annotations
@@ -245,8 +246,7 @@ class _CacheSnapshot(Snapshot):
     def _used_by(self, condition: Expression, columns: Sequence[str]) -> pa.Table:
         found = self._rows.scan(condition, columns)
         self._table.used(found)
-        if self._table.compile_condition(condition).access == "key":
-            self._table.hits.count(asked=1, found=min(1, found.num_rows))
+        self._table.hits.count(asked=1, found=min(1, found.num_rows))
         return found
 
     def _names(self, columns: Sequence[str] | None) -> list[str]:
