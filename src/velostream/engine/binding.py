@@ -164,7 +164,9 @@ class Binder:
             schema = output_schema(session, sql, schemas).with_key(plan.key)
             if plan.delta is None or plan.delta.grouped is None:
                 return BoundQuery(plan, tuple(inputs), schema, found=lens.found)
-            feed = output_schema(session, plan.delta.grouped.feed.sql, schemas)
+            readers = plan.delta.driven.readers if plan.delta.driven is not None else ()
+            read = schemas | {reader.relation: schemas[reader.input] for reader in readers}
+            feed = output_schema(session, plan.delta.grouped.feed.sql, read)
             groups = output_schema(session, plan.delta.grouped.bare, {FEED: feed})
             return BoundQuery(plan, tuple(inputs), schema, feed, groups, found=lens.found)
         aggregate = present(plan.aggregate)

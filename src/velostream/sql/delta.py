@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from velostream.sql.delta_groups import plan_grouped
+from velostream.sql.delta_groups import cut_groups, grouped_plan, plan_grouped
+from velostream.sql.delta_joins import plan_driven
 from velostream.sql.delta_steps import NotDelta, is_linear, step_of
 from velostream.sql.functions import is_time_function
 from velostream.sql.keys import key_of_result
-from velostream.sql.plan import DeltaPlan, RelationKind
+from velostream.sql.plan import DeltaPlan, GroupedPlan, RelationKind, Step
 from velostream.sql.resolve import Resolution
 
 
@@ -63,14 +64,33 @@ def _linear(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
 
 def _grouped(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
     grouped = plan_grouped(tree, resolution)
-    outputs = resolution.outputs
-    natural: tuple[str, ...] | None = key_of_result(resolution, ()) or None
-    if not grouped.keys:
-        natural = ()
-    elif natural is None and not grouped.partials and outputs.complete:
-        natural = outputs.names
-    plan = DeltaPlan(grouped=grouped, unique=natural)
+    plan = DeltaPlan(grouped=grouped, unique=_group_key(grouped, resolution))
     return DeltaChoice(plan, "the partial result of each group is changed by what comes and what goes")
 
 
-_ATTEMPTS: tuple[Callable[[exp.Expr, Resolution], DeltaChoice], ...] = (_linear, _grouped)
+def _driven(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
+    driven = plan_driven(tree, resolution)
+    plan = DeltaPlan(driven=driven.plan, unique=driven.unique)
+    return DeltaChoice(plan, "equalities lead from a changed row to all the rows it may concern")
+
+
+def _grouped_driven(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
+    grouping = cut_groups(tree, resolution)
+    if grouping.has_extremes:
+        raise NotDelta("MIN and MAX over a join need all rows of a group")
+    driven = plan_driven(grouping.feed, resolution)
+    grouped = grouped_plan(grouping, Step(driven.plan.sql))
+    plan = DeltaPlan(grouped=grouped, driven=driven.plan, unique=_group_key(grouped, resolution))
+    return DeltaChoice(plan, "equalities lead from a changed row to all it may concern, which changes partial results")
+
+
+def _group_key(grouped: GroupedPlan, resolution: Resolution) -> tuple[str, ...] | None:
+    if not grouped.keys:
+        return ()
+    natural = key_of_result(resolution, ())
+    if not natural and not grouped.partials and resolution.outputs.complete:
+        return resolution.outputs.names
+    return natural or None
+
+
+_ATTEMPTS: tuple[Callable[[exp.Expr, Resolution], DeltaChoice], ...] = (_linear, _grouped, _driven, _grouped_driven)

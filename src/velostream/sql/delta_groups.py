@@ -17,7 +17,7 @@ from velostream.sql.grouping import bare_item
 from velostream.sql.naming import alias, output_name, plain_column
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
-from velostream.sql.plan import AggregateFunction, GroupedPlan, Partial
+from velostream.sql.plan import AggregateFunction, GroupedPlan, Partial, Step
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Frame, Origin, origin_of, scope_of, set_origin
 from velostream.sql.shape import is_aggregated, outermost_select
@@ -54,20 +54,25 @@ class Grouping:
     result_types: tuple[pa.DataType, ...]
     found_by: tuple[str, ...] | None
 
+    @property
+    def has_extremes(self) -> bool:
+        return any(partial.function in _EXTREMES for partial in self.partials)
+
 
 def plan_grouped(tree: exp.Expr, resolution: Resolution) -> GroupedPlan:
-    """The plan by partial results over rows that give what they give by themselves; `NotDelta` without one."""
+    """The plan by partial results of rows that give what they give by themselves; `NotDelta` without one."""
     grouping = cut_groups(tree, resolution)
     if not is_linear(grouping.feed):
-        raise NotDelta("what it groups is more than rows of tables one by one")
-    if grouping.found_by is None and any(partial.function in _EXTREMES for partial in grouping.partials):
+        raise NotDelta("")
+    if grouping.found_by is None and grouping.has_extremes:
         raise NotDelta("MIN and MAX need the rows of a group to be found by columns of the table")
-    return grouped_plan(grouping, resolution)
+    return grouped_plan(grouping, step_of(grouping.feed, resolution=resolution))
 
 
-def grouped_plan(grouping: Grouping, resolution: Resolution) -> GroupedPlan:
+def grouped_plan(grouping: Grouping, feed: Step) -> GroupedPlan:
+    """The plan of a grouping that is fed by a step."""
     return GroupedPlan(
-        feed=step_of(grouping.feed, resolution=resolution),
+        feed=feed,
         keys=grouping.keys,
         partials=grouping.partials,
         bare=_bare(grouping),
@@ -84,7 +89,7 @@ def cut_groups(tree: exp.Expr, resolution: Resolution) -> Grouping:
     scope = scope_of(select) if select is not None else None
     if select is None or scope is None:
         raise NotDelta("it is a set operation")
-    typing = _Typing(resolution.frames[scope], resolution)
+    typing = Typing(resolution.frames[scope], resolution)
     if is_aggregated(select):
         return _cut_aggregate(select, typing)
     if select.args.get("distinct"):
@@ -92,7 +97,7 @@ def cut_groups(tree: exp.Expr, resolution: Resolution) -> Grouping:
     raise NotDelta("")
 
 
-def _cut_aggregate(select: exp.Select, typing: _Typing) -> Grouping:
+def _cut_aggregate(select: exp.Select, typing: Typing) -> Grouping:
     for clause, words in _SEES_ALL_GROUPS.items():
         if select.args.get(clause):
             raise NotDelta(f"{words} sees all groups at once")
@@ -129,7 +134,7 @@ def _cut_aggregate(select: exp.Select, typing: _Typing) -> Grouping:
     )
 
 
-def _cut_distinct(select: exp.Select, typing: _Typing) -> Grouping:
+def _cut_distinct(select: exp.Select, typing: Typing) -> Grouping:
     for clause in ("limit", "offset", "qualify"):
         if select.args.get(clause):
             raise NotDelta(f"DISTINCT with {clause.upper()} sees all rows at once")
@@ -154,7 +159,7 @@ def _cut_distinct(select: exp.Select, typing: _Typing) -> Grouping:
     )
 
 
-class _Typing:
+class Typing:
     """What is known of the columns that a grouping query reads."""
 
     def __init__(self, frame: Frame, resolution: Resolution) -> None:
@@ -242,6 +247,13 @@ def _partial_call(call: exp.Expr) -> tuple[AggregateFunction, exp.Expr | None]:
         value = exp.Literal.number(1) if argument is None else argument.copy()
         return function, exp.Case(ifs=[exp.If(this=call.expression.this.copy(), true=value)])
     return function, None if argument is None else argument.copy()
+
+
+def check_exact(call: exp.Expr, typing: Typing) -> None:
+    """Raises `NotDelta` for an aggregate that may differ when it is computed again over the same rows."""
+    function, argument = _partial_call(call)
+    if argument is not None:
+        _result_type(function, typing.type_of(argument), call)
 
 
 def _result_type(function: AggregateFunction, type_: pa.DataType, call: exp.Expr) -> pa.DataType:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from velostream.sql.plan import AggregateFunction, DeltaPlan, GroupedPlan, Input, Step
+from velostream.sql.plan import AggregateFunction, DeltaPlan, DrivenPlan, GroupedPlan, Input, Step
 
 _EXTREMES = (AggregateFunction.MIN, AggregateFunction.MAX)
 
@@ -15,6 +15,8 @@ def delta_rows(plan: DeltaPlan, inputs: Sequence[Input]) -> Iterator[tuple[str, 
         yield from _grouped_rows(plan.grouped)
     elif plan.linear is not None:
         yield ("changes", f"filter and projection of the changed rows, {_where(plan.linear)}")
+    if plan.driven is not None:
+        yield from _driven_rows(plan.driven, {entry.relation: entry for entry in inputs})
     yield ("cost", _cost(plan, inputs))
 
 
@@ -32,6 +34,8 @@ def delta_state(plan: DeltaPlan) -> str:
 
 def delta_sql_rows(plan: DeltaPlan) -> Iterator[tuple[str, str]]:
     """The SQL texts behind the plan."""
+    if plan.driven is not None:
+        yield ("sql over lookups", plan.driven.sql)
     if plan.grouped is not None:
         yield ("sql of feed", plan.grouped.feed.sql)
         yield ("sql over groups", plan.grouped.final.sql)
@@ -46,6 +50,15 @@ def _grouped_rows(plan: GroupedPlan) -> Iterator[tuple[str, str]]:
     yield ("on top", f"HAVING and projection of the groups touched, {_where(plan.final)}")
 
 
+def _driven_rows(plan: DrivenPlan, inputs: Mapping[str, Input]) -> Iterator[tuple[str, str]]:
+    names = {reader.relation: f'"{inputs[reader.input].target.name}"' for reader in plan.readers}
+    root = names[plan.readers[0].relation]
+    yield ("driven by", f"table {root}: its rows that a change may concern are computed before and after, in Spark")
+    for link in plan.links:
+        there, here = ", ".join(link.child_columns), ", ".join(link.parent_columns)
+        yield ("lookup", f"{names[link.child]} by index on ({there}), and back to {names[link.parent]} on ({here})")
+
+
 def _where(step: Step) -> str:
     return "in Spark" if step.items is None else "without Spark"
 
@@ -53,9 +66,11 @@ def _where(step: Step) -> str:
 def _cost(plan: DeltaPlan, inputs: Sequence[Input]) -> str:
     known = [entry.target.rows for entry in inputs if entry.target.rows is not None]
     again = f"; computing it again reads {sum(known):,} rows" if len(known) == len(inputs) else ""
-    spark = [step for step in (plan.linear, *_steps(plan)) if step is not None and step.items is None]
-    jobs = f", and {len(spark)} execution{'s' if len(spark) > 1 else ''} in Spark" if spark else ""
-    return f"each changed row once{jobs}, whatever the size of the inputs{again}"
+    count = sum(step is not None and step.items is None for step in (plan.linear, *_steps(plan)))
+    count += plan.driven is not None and plan.grouped is None
+    jobs = f", and {count} execution{'s' if count > 1 else ''} in Spark" if count else ""
+    rows = "each changed row and those it is linked to" if plan.driven is not None else "each changed row once"
+    return f"{rows}{jobs}, whatever the size of the inputs{again}"
 
 
 def _steps(plan: DeltaPlan) -> tuple[Step, ...]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource, fingerprint_of, rows_with
 from velostream.engine.maintain.partials import PartialState
-from velostream.engine.maintain.steps import StepRunner, is_empty
-from velostream.engine.maintain.views import Maintenance, Movement, signed, without_origin
+from velostream.engine.maintain.steps import StepRunner
+from velostream.engine.maintain.views import Maintenance, Movement, signed
 from velostream.errors import present
 from velostream.model.change import CHANGE, Mode, Write
 from velostream.model.schema import Schema
+from velostream.sql.aggregates import GROUPS
 from velostream.sql.delta import is_unique
 from velostream.tables.base import Table
 from velostream.tables.memory.keys import key_values
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.sql.plan import DeltaPlan, GroupedPlan, Step
-    from velostream.tables.memory.snapshot import MemorySnapshot
 
 Writes = Sequence[tuple[Table, Write]]
 
@@ -44,37 +44,45 @@ def delta_of(
     if bound.schema.key and not is_unique(plan, bound.schema.key):
         return None
     reads = {one.relation: one.schema for one in bound.inputs}
-    if plan.grouped is not None:
-        feed, bare = present(bound.feed_schema), present(bound.groups_schema)
-        state = PartialState(plan.grouped.keys, plan.grouped.partials, feed, bare)
-        hidden = groups(entry, state.schema)
-        return GroupedDelta(context, entry, plan.grouped, groups=hidden, state=state, reads=reads, gives=bound.schema)
-    return LinearDelta(context, entry, present(plan.linear), reads=reads, gives=bound.schema)
+    if plan.grouped is None:
+        return RowsDelta(context, entry, _source(context, plan, plan.linear, reads=reads, gives=bound.schema))
+    feed, bare = present(bound.feed_schema), present(bound.groups_schema)
+    state = PartialState(plan.grouped.keys, plan.grouped.partials, feed, bare)
+    return GroupedDelta(
+        context,
+        entry,
+        plan.grouped,
+        source=_source(context, plan, plan.grouped.feed, reads=reads, gives=feed),
+        groups=groups(entry, state.schema),
+        state=state,
+        gives=bound.schema,
+    )
 
 
-class LinearDelta(Maintenance):
-    """Every row of the inputs gives its result by itself: the changed rows give the changes."""
+def _source(
+    context: EngineContext, plan: DeltaPlan, step: Step | None, *, reads: Mapping[str, Schema], gives: Schema
+) -> RowSource:
+    if plan.driven is not None:
+        return DrivenRows(context, plan.driven, reads=reads, gives=gives)
+    return LinearRows(context, present(step), reads=reads, gives=gives)
+
+
+class RowsDelta(Maintenance):
+    """The changes of a source of rows are the changes of the view."""
 
     follows = True
 
-    def __init__(
-        self, context: EngineContext, entry: Entry, step: Step, *, reads: Mapping[str, Schema], gives: Schema
-    ) -> None:
+    def __init__(self, context: EngineContext, entry: Entry, source: RowSource) -> None:
         self._table = context.memory_table(entry.id)
-        self._step = StepRunner(context, step, reads=reads, gives=gives)
-        self.fingerprint = fingerprint_of(step)
+        self._source = source
+        self.fingerprint = source.fingerprint
 
     def load(self, movement: Movement) -> Writes:
-        rows = self._step.run({relation: movement.rows(relation, self._step.needed) for relation in movement.inputs})
-        return [(self._table, Write(Mode.REPLACE, rows.drop_columns([CHANGE])))]
+        return [(self._table, Write(Mode.REPLACE, self._source.all(movement).drop_columns([CHANGE])))]
 
     def advance(self, movement: Movement) -> Writes | None:
-        changes = {relation: movement.changes(relation) for relation in movement.inputs}
-        if is_too_much(movement, changes):
-            return None
-        if is_empty(list(changes.values())):
-            return []
-        return [(self._table, Write(Mode.CHANGES, self._step.run(changes)))]
+        changes = self._source.changes(movement)
+        return None if changes is None else [(self._table, Write(Mode.CHANGES, changes))]
 
 
 class GroupedDelta(Maintenance):
@@ -88,82 +96,48 @@ class GroupedDelta(Maintenance):
         entry: Entry,
         plan: GroupedPlan,
         *,
+        source: RowSource,
         groups: Entry,
         state: PartialState,
-        reads: Mapping[str, Schema],
         gives: Schema,
     ) -> None:
         self._table = context.memory_table(entry.id)
         self._groups = context.memory_table(groups.id)
         self._plan = plan
+        self._source = source
         self._state = state
-        self._feed = StepRunner(context, plan.feed, reads=reads, gives=state.feed)
-        self._final = StepRunner(context, plan.final, reads={"groups": state.groups}, gives=gives)
-        self.fingerprint = fingerprint_of(plan)
+        self._final = StepRunner(context, plan.final, reads={GROUPS: state.groups}, gives=gives)
+        self.fingerprint = fingerprint_of(plan, source.fingerprint)
 
     def load(self, movement: Movement) -> Writes:
-        fed = self._feed.run({relation: movement.rows(relation, self._feed.needed) for relation in movement.inputs})
-        groups = self._state.merged(self._state.empty(), fed).state
-        rows = self._final.run({"groups": signed(self._state.results(groups), 1)})
+        groups = self._state.merged(self._state.empty(), self._source.all(movement)).state
+        rows = self._final.run({GROUPS: signed(self._state.results(groups), 1)})
         return [
             (self._groups, Write(Mode.REPLACE, groups)),
             (self._table, Write(Mode.REPLACE, rows.drop_columns([CHANGE]))),
         ]
 
     def advance(self, movement: Movement) -> Writes | None:
-        changes = {relation: movement.changes(relation) for relation in movement.inputs}
-        if is_too_much(movement, changes):
+        fed = self._source.changes(movement)
+        if fed is None:
             return None
-        if is_empty(list(changes.values())):
-            return []
-        return self._follow(movement, self._feed.run(changes))
-
-    def _follow(self, movement: Movement, fed: pa.Table) -> Writes:
         if not fed.num_rows:
             return []
-        snapshot = self._groups.snapshot()
-        before = self._before(snapshot, fed)
+        before = self._before(fed)
         merged = self._state.merged(before, fed)
         after = merged.state
         if merged.open.num_rows:
-            after = self._state.with_extremes(after, self._rows_of(movement, merged.open))
+            groups = merged.open.rename_columns(list(self._plan.found_by or merged.open.column_names))
+            after = self._state.with_extremes(after, self._source.having(movement, self._plan.found_by or (), groups))
         state = pa.concat_tables([signed(before, -1), signed(after, 1)])
         results = pa.concat_tables([signed(self._state.results(before), -1), signed(self._state.results(after), 1)])
-        rows = self._final.run({"groups": results})
+        rows = self._final.run({GROUPS: results})
         return [(self._groups, Write(Mode.CHANGES, state)), (self._table, Write(Mode.CHANGES, rows))]
 
-    def _before(self, snapshot: MemorySnapshot, fed: pa.Table) -> pa.Table:
+    def _before(self, fed: pa.Table) -> pa.Table:
+        """The partial results, so far, of the groups of some rows."""
+        snapshot = self._groups.snapshot()
         if not self._state.keys:
             return snapshot.scan()
-        return rows_with(snapshot, self._state.keys, self._state.touched(fed))
-
-    def _rows_of(self, movement: Movement, groups: pa.Table) -> pa.Table:
-        """All rows of the feed that some groups have now."""
-        (relation,) = movement.inputs
-        columns = self._plan.found_by or ()
-        if not columns:
-            return self._feed.run({relation: movement.rows(relation, self._feed.needed)})
-        found = rows_with(movement.now(relation), columns, groups.rename_columns(list(columns)))
-        return self._feed.run({relation: signed(without_origin(found, movement.inputs[relation]), 1)})
-
-
-def rows_with(snapshot: MemorySnapshot, columns: Sequence[str], values: pa.Table) -> pa.Table:
-    """The rows whose columns have one of the values, NULL being a value like any other; by an index, made if needed.
-
-    `values` has these columns, in the types of the table.
-    """
-    wanted = tuple(columns)
-    distinct = list(dict.fromkeys(key_values(values, wanted)))
-    return snapshot.take(snapshot.positions_of(wanted, distinct))
-
-
-def is_too_much(movement: Movement, changes: Mapping[str, pa.Table]) -> bool:
-    """Whether computing the view again costs no more than following the changes."""
-    changed = sum(rows.num_rows for rows in changes.values())
-    held = sum(len(movement.now(relation)) for relation in movement.inputs)
-    return bool(changed > held)
-
-
-def fingerprint_of(plan: DeltaPlan | GroupedPlan | Step) -> str:
-    """What tells whether a plan is the one that made what is stored."""
-    return hashlib.sha256(repr(plan).encode()).hexdigest()[:16]
+        values = key_values(self._state.touched(fed), self._state.keys)
+        return rows_with(snapshot, self._state.keys, values)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velostream.engine.maintain.views import signed
 from velostream.engine.relations import arrow_result, keep_alive, run_sql
 from velostream.model.change import CHANGE
 from velostream.model.expression import columns_of
@@ -96,13 +97,14 @@ def difference(
     for sign, rows in ((-1, before), (1, now)):
         if is_empty(list(rows.values())):
             continue
-        frames = {
-            name: context.relations.frame_of_rows(session, rows[name], schema) for name, schema in reads.items()
-        }
+        frames = {name: context.relations.frame_of_rows(session, rows[name], schema) for name, schema in reads.items()}
         frame = run_sql(session, sql, frames)
         marked = keep_alive(frame.withColumn(CHANGE, lit(sign).cast("tinyint")), frame)
         found = marked if found is None else keep_alive(found.union(marked), found, marked)
-    return changes_of(gives) if found is None else arrow_result(found).rename_columns([*gives.names, CHANGE])
+    if found is None:
+        return changes_of(gives)
+    changes = arrow_result(found).rename_columns([*gives.names, CHANGE])
+    return pa.concat_tables([signed(of_sign(changes, sign), sign) for sign in (-1, 1)])
 
 
 def changes_of(schema: Schema) -> pa.Table:

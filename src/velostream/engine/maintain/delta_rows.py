@@ -1,0 +1,192 @@
+"""Sources of rows whose changes are known without reading all of them: rows one by one, and joins along equalities."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from velostream.engine.maintain.steps import StepRunner, changes_of, difference, is_empty
+from velostream.engine.maintain.views import Movement, signed, without_origin
+from velostream.engine.relations import arrow_result, run_sql
+from velostream.errors import UnsupportedError
+from velostream.model.schema import Schema
+from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.keys import key_values
+
+if TYPE_CHECKING:
+    from velostream.engine.context import EngineContext
+    from velostream.sql.plan import DrivenPlan, Step
+    from velostream.tables.memory.snapshot import MemorySnapshot
+
+
+class RowSource(ABC):
+    """Rows that follow from tables, with `_change`."""
+
+    fingerprint: str
+    """Differs when the rows are those of another plan."""
+
+    @abstractmethod
+    def all(self, movement: Movement) -> pa.Table:
+        """All rows there are now, as changes from nothing."""
+
+    @abstractmethod
+    def changes(self, movement: Movement) -> pa.Table | None:
+        """What became of the rows, -1 before +1; None when that costs no less than reading all of them."""
+
+    def having(self, movement: Movement, columns: Sequence[str], values: pa.Table) -> pa.Table:
+        """All rows there are now that come from rows of the one input whose columns have one of the values.
+
+        No columns: all rows. A source of several inputs refuses.
+        """
+        raise UnsupportedError(
+            "rows of a join can't be found by the values of one input", code="unsupported-capability"
+        )
+
+
+class LinearRows(RowSource):
+    """Every row of the inputs gives its result by itself."""
+
+    def __init__(self, context: EngineContext, step: Step, *, reads: Mapping[str, Schema], gives: Schema) -> None:
+        self._step = StepRunner(context, step, reads=reads, gives=gives)
+        self._gives = gives
+        self.fingerprint = fingerprint_of(step)
+
+    def all(self, movement: Movement) -> pa.Table:
+        return self._step.run({relation: movement.rows(relation, self._step.needed) for relation in movement.inputs})
+
+    def changes(self, movement: Movement) -> pa.Table | None:
+        changes = {relation: movement.changes(relation) for relation in movement.inputs}
+        if is_too_much(movement, sum(rows.num_rows for rows in changes.values())):
+            return None
+        return changes_of(self._gives) if is_empty(list(changes.values())) else self._step.run(changes)
+
+    def having(self, movement: Movement, columns: Sequence[str], values: pa.Table) -> pa.Table:
+        (relation,) = movement.inputs
+        if not columns:
+            return self.all(movement)
+        found = rows_with(movement.now(relation), columns, key_values(values, columns))
+        return self._step.run({relation: signed(without_origin(found, movement.inputs[relation]), 1)})
+
+
+class DrivenRows(RowSource):
+    """Joins and correlated subqueries: the rows of the root that a change may concern are computed before and after."""
+
+    def __init__(self, context: EngineContext, plan: DrivenPlan, *, reads: Mapping[str, Schema], gives: Schema) -> None:
+        self._context = context
+        self._plan = plan
+        self._reads = {reader.relation: reads[reader.input] for reader in plan.readers}
+        self._gives = gives
+        self.fingerprint = fingerprint_of(plan)
+
+    def all(self, movement: Movement) -> pa.Table:
+        session = self._context.spark.session()
+        frames = {}
+        for reader in self._plan.readers:
+            entry = movement.inputs[reader.input]
+            frames[reader.relation] = self._context.frame(session, entry, at=movement.wave.number_of(entry))
+        return signed(arrow_result(run_sql(session, self._plan.sql, frames)).rename_columns(list(self._gives.names)), 1)
+
+    def changes(self, movement: Movement) -> pa.Table | None:
+        changed = sum(movement.changes(relation).num_rows for relation in movement.inputs)
+        if not changed:
+            return changes_of(self._gives)
+        if is_too_much(movement, changed):
+            return None
+        before = _State(
+            {reader.relation: movement.before(reader.input, self._context) for reader in self._plan.readers}
+        )
+        now = _State({reader.relation: movement.now(reader.input) for reader in self._plan.readers})
+        wanted = self._concerned(movement, before, now)
+        regions = [self._region(movement, state, wanted) for state in (before, now)]
+        if any(is_too_much(movement, 2 * sum(rows.num_rows for rows in region.values())) for region in regions):
+            return None
+        return difference(
+            self._context, self._plan.sql, self._reads, before=regions[0], now=regions[1], gives=self._gives
+        )
+
+    def _concerned(self, movement: Movement, before: _State, now: _State) -> _Wanted:
+        """Which rows of the root changes may concern, by values of its columns: the links followed backwards."""
+        readers = {reader.relation: reader for reader in self._plan.readers}
+        wanted: dict[str, _Wanted] = {name: _Wanted() for name in readers}
+        for link in reversed(self._plan.links):
+            touched = [state.rows(link.child, wanted[link.child]) for state in (before, now)]
+            touched.append(movement.changes(readers[link.child].input))
+            values = [value for rows in touched for value in known_values(rows, link.child_columns)]
+            wanted[link.parent].add(link.parent_columns, values)
+        root = self._plan.readers[0]
+        columns = self._reads[root.relation].key or self._plan.links[0].parent_columns
+        # A row of the root that changed is found as it was and as it is; a NULL finds rows with NULL, too.
+        wanted[root.relation].add(columns, key_values(movement.changes(root.input), columns))
+        return wanted[root.relation]
+
+    def _region(self, movement: Movement, state: _State, wanted: _Wanted) -> dict[str, pa.Table]:
+        """All that the root's rows concerned need, of each reader: the links followed forwards."""
+        root = self._plan.readers[0]
+        found = {root.relation: state.rows(root.relation, wanted)}
+        for link in self._plan.links:
+            values = known_values(found[link.parent], link.parent_columns)
+            found[link.child] = state.rows(link.child, _Wanted({link.child_columns: values}))
+        return {
+            reader.relation: without_origin(found[reader.relation], movement.inputs[reader.input])
+            for reader in self._plan.readers
+        }
+
+
+@dataclass
+class _Wanted:
+    """Rows asked for by values of some of their columns; a row with any of them is meant."""
+
+    values: dict[tuple[str, ...], list[Hashable]] = field(default_factory=dict)
+
+    def add(self, columns: tuple[str, ...], values: Sequence[Hashable]) -> None:
+        self.values.setdefault(columns, []).extend(values)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Snapshots of the readers at one time."""
+
+    snapshots: Mapping[str, MemorySnapshot]
+
+    def rows(self, reader: str, wanted: _Wanted) -> pa.Table:
+        """Rows that have one of the values, each once."""
+        snapshot = self.snapshots[reader]
+        found = [positions_with(snapshot, columns, values) for columns, values in wanted.values.items()]
+        positions = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+        return snapshot.take(positions)
+
+
+def rows_with(snapshot: MemorySnapshot, columns: Sequence[str], values: Sequence[Hashable]) -> pa.Table:
+    """The rows whose columns have one of the values, NULL being a value like any other; by an index, made if needed.
+
+    The values are in the form of `keys.key_values`.
+    """
+    return snapshot.take(positions_with(snapshot, columns, values))
+
+
+def positions_with(snapshot: MemorySnapshot, columns: Sequence[str], values: Sequence[Hashable]) -> Integers:
+    return snapshot.positions_of(tuple(columns), list(dict.fromkeys(values)))
+
+
+def known_values(rows: pa.Table, columns: Sequence[str]) -> list[Hashable]:
+    """The values of columns of rows, in the form of `keys.key_values`, without those that hold a NULL."""
+    values = key_values(rows, columns)
+    if len(columns) == 1:
+        return [value for value in values if value is not None]
+    return [value for value in values if isinstance(value, tuple) and None not in value]
+
+
+def is_too_much(movement: Movement, rows: int) -> bool:
+    """Whether reading so many rows costs no less than reading all rows of the inputs."""
+    return rows > sum(len(movement.now(relation)) for relation in movement.inputs)
+
+
+def fingerprint_of(*plans: object) -> str:
+    """What tells whether a plan is the one that made what is stored."""
+    return hashlib.sha256(repr(plans).encode()).hexdigest()[:16]
