@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 import uuid
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote
@@ -40,6 +41,7 @@ from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, L
 _DIGITS_OF_DOUBLE = 15
 """Decimals of so many digits keep their order as doubles, whatever the last bit of a conversion."""
 _PREPARED_STATEMENTS = 512
+_FILE = "table.sqlite"
 
 
 class SqliteTable(RelationalTable):
@@ -50,13 +52,17 @@ class SqliteTable(RelationalTable):
     @classmethod
     def dialect_of(cls, spec: TableSpec, options: Options) -> SqliteDialect:
         url = options.text("url")
+        folder: tempfile.TemporaryDirectory[str] | None = None
         if url is not None:
-            return SqliteDialect(_path_of(url), wait_seconds=_seconds(options))
-        if spec.directory is not None:
+            path = _path_of(url)
+        elif spec.directory is not None:
             spec.directory.mkdir(parents=True, exist_ok=True)
-            return SqliteDialect(spec.directory / "table.sqlite", wait_seconds=_seconds(options))
-        folder = tempfile.TemporaryDirectory(prefix="velostream-sqlite-")
-        return SqliteDialect(Path(folder.name) / "table.sqlite", wait_seconds=_seconds(options), folder=folder)
+            path = spec.directory / _FILE
+        else:
+            folder = tempfile.TemporaryDirectory(prefix="velostream-sqlite-")
+            path = Path(folder.name) / _FILE
+        wait = options.duration("query.timeout") or timedelta()
+        return SqliteDialect(path, wait=wait, read_only=options.text("access") == "read-only", folder=folder)
 
 
 class SqliteDialect(Dialect):
@@ -72,28 +78,41 @@ class SqliteDialect(Dialect):
     errors = (sqlite3.Error,)
 
     def __init__(
-        self, path: Path, *, wait_seconds: float, folder: tempfile.TemporaryDirectory[str] | None = None
+        self,
+        path: Path,
+        *,
+        wait: timedelta,
+        read_only: bool = False,
+        folder: tempfile.TemporaryDirectory[str] | None = None,
     ) -> None:
-        self._path = path
-        self._wait_seconds = wait_seconds
+        """`wait` is how long to wait for another's lock; `folder` is one to remove with the last reference to it."""
+        self._path = path.absolute()
+        self._wait = wait
+        self._read_only = read_only
         self._folder = folder
-        """Held for as long as the table: it is removed with the last reference to it."""
         self._process = uuid.uuid4().hex
 
     @property
     def address(self) -> str:
-        return str(self._path)
+        return f"{self._path}?mode=ro" if self._read_only else str(self._path)
 
     def connect(self) -> DriverConnection:
         connection = sqlite3.connect(
-            self._path,
-            timeout=self._wait_seconds,
+            f"{self._path.as_uri()}?mode={'ro' if self._read_only else 'rwc'}",
+            uri=True,
+            timeout=self._wait.total_seconds(),
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_PREPARED_STATEMENTS,
         )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            if not self._read_only:
+                # Readers then don't hold up the writer nor the writer them.
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     def begin(self, connection: DriverConnection, *, write: bool) -> None:
@@ -282,8 +301,3 @@ def _path_of(url: str) -> Path:
     if "://" in url or url.startswith("sqlite:") or url == ":memory:":
         raise OptionError.value("url", url, expected="sqlite:///path/to/file.db")
     return Path(url)
-
-
-def _seconds(options: Options) -> float:
-    wait = options.duration("query.timeout")
-    return 30.0 if wait is None else wait.total_seconds()

@@ -10,7 +10,7 @@ from velostream.model.expression import Expression
 from velostream.tables.lookups import Wanted
 from velostream.tables.reads import StoreSnapshot
 from velostream.tables.relational.database import Database
-from velostream.tables.relational.reading import Reader
+from velostream.tables.relational.reading import Found, Reader
 
 
 class RelationalSnapshot(StoreSnapshot):
@@ -36,21 +36,23 @@ class RelationalSnapshot(StoreSnapshot):
             return super().lookup_by(on, keys, columns)
         names = self.names(columns)
         wanted = Wanted(keys, on=on, schema=self.schema, table=self.name)
-        with self._database.reading(one_state=wanted.distinct.num_rows > 1) as connection:
-            found = self._reader.find(connection, wanted.distinct, names)
+        found = self._find(wanted.distinct, names)
         return wanted.deal_out(found.numbers, found.rows)
 
     def rows_having(self, on: Sequence[str], values: pa.Table, columns: Sequence[str]) -> pa.Table:
-        with self._database.reading(one_state=values.num_rows > 1) as connection:
-            return self._reader.find(connection, values, columns).rows
+        return self._find(values, columns).rows
 
     def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        with self._database.reading() as connection:
-            return self._reader.scan(connection, condition, columns)
+        return self._database.read(lambda connection: self._reader.scan(connection, condition, columns))
 
     def count(self, condition: Expression | None = None) -> int:
-        with self._database.reading() as connection:
-            return self._reader.count(connection, condition)
+        return self._database.read(lambda connection: self._reader.count(connection, condition))
+
+    def _find(self, values: pa.Table, columns: Sequence[str]) -> Found:
+        # Many values may take more than one statement.
+        return self._database.read(
+            lambda connection: self._reader.find(connection, values, columns), one_state=values.num_rows > 1
+        )
 
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
         with self._database.reading() as connection:

@@ -20,9 +20,18 @@ from velostream.tables.change_log import Changes, net_changes
 from velostream.tables.difference import Differ, Difference, Present
 from velostream.tables.memory.conform import conform
 from velostream.tables.memory.keys import key_values
-from velostream.tables.relational.database import DuplicateRowError
-from velostream.tables.relational.dialect import DriverConnection
+from velostream.tables.relational.dialect import DriverConnection, Trouble
 from velostream.tables.relational.reading import Reader
+
+
+class DuplicateRowError(Exception):
+    """A row appended has a key that is there already; raised out of the transaction, which is then undone."""
+
+    def __init__(self, table: str, reader: Reader, rows: pa.Table) -> None:
+        super().__init__(table)
+        self.table = table
+        self.reader = reader
+        self.rows = rows
 
 
 class TableWriter:
@@ -96,8 +105,13 @@ class TableWriter:
             keys = rows.select(list(self._schema.key))
             repeated = _last_of_each(keys, self._schema.key).num_rows < keys.num_rows
             if repeated or self._stored_rows.of_keys(keys).rows.num_rows:
-                raise DuplicateRowError
-        self._dialect.insert(self._connection, self._layout, rows)
+                raise DuplicateRowError(self._name, self._reader, rows)
+        try:
+            self._dialect.insert(self._connection, self._layout, rows)
+        except self._dialect.errors as error:
+            if self._schema.key and self._dialect.failure(error).trouble is Trouble.DUPLICATE:
+                raise DuplicateRowError(self._name, self._reader, rows) from error
+            raise
 
     def _write(self, difference: Difference) -> None:
         removed, added = difference.removed, difference.added
