@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from velostream.errors import Category, OptionError, StoreError
-from velostream.model.options import Option
+from velostream.model.options import Option, Options
 from velostream.tables.base import TableSpec
 from velostream.tables.simple import SimpleTable
 
@@ -19,7 +19,7 @@ class ArrowFileTable(SimpleTable):
     options: ClassVar[tuple[Option, ...]] = (Option("path", "the file, which is made when it isn't there"),)
 
     def __init__(self, spec: TableSpec) -> None:
-        path = spec.options.get("path") or (spec.directory and spec.directory / "table.arrows")
+        path = Options(spec.options, self.options).text("path") or (spec.directory and spec.directory / "table.arrows")
         if path is None:
             raise OptionError('kind "arrowFile" needs the option "path"', hint="WITH ('path' = '/data/t.arrows')")
         self._path = Path(path)

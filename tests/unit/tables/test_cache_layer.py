@@ -194,6 +194,14 @@ def test_readers_never_see_an_older_row_than_they_have_seen():
     in_threads([work, read, read, read])
 
 
+def test_what_can_be_no_key_is_refused_as_without_a_cache():
+    table, behind, _ = layered()
+    for one in (table, behind):
+        with pytest.raises(TableError) as caught:
+            one.snapshot().get([1])
+        assert caught.value.code == "wrong-type"
+
+
 def test_the_layer_is_there_when_an_option_asks_for_it():
     spec = TableSpec("t", "t", KEYED, options={"cache.max_size": "5", "history": "2"})
     table = open_table(MemoryTable, spec)

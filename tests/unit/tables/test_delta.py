@@ -113,6 +113,22 @@ def test_a_table_we_could_misread_is_refused(tmp_path):
     assert "deletionVectors" in caught.value.detail
 
 
+@pytest.mark.parametrize("properties", [{"delta.enableChangeDataFeed": "true"}, {"delta.appendOnly": "true"}])
+def test_a_table_whose_rules_we_would_break_is_refused(tmp_path, properties):
+    write_deltalake(tmp_path / "t", rows_of(KEYED, (1, "a")), configuration=properties)
+    with pytest.raises(StateError) as caught:
+        open_table(tmp_path)
+    assert next(iter(properties)) in caught.value.detail
+
+
+def test_a_table_with_constraints_is_refused(tmp_path):
+    write_deltalake(tmp_path / "t", rows_of(KEYED, (1, "a")))
+    Lake(tmp_path / "t").alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(StateError) as caught:
+        open_table(tmp_path)
+    assert "delta.constraints.positive" in caught.value.detail
+
+
 @pytest.mark.parametrize("url", ["s3://bucket/lake", "http://host/lake", "file://host/lake"])
 def test_only_paths_are_understood(url):
     with pytest.raises(OptionError):

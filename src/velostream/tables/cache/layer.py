@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from velostream.errors import OptionError, UnsupportedError
+from velostream.errors import OptionError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
@@ -259,7 +259,14 @@ class _CachedSnapshot(Snapshot):
     def _row(self, key: KeyValue) -> pa.Table | None:
         normalise = self._table.normalise_key
         hashable = key if normalise is None else normalise(key)
-        known = self._rows.find(hashable, self.version)
+        try:
+            known = self._rows.find(hashable, self.version)
+        except TypeError as error:
+            raise TableError(
+                f'{key!r} can\'t be a key of table "{self._table.name}"',
+                hint="a key is a scalar, or a tuple for a composite key",
+                code="wrong-type",
+            ) from error
         self._rows.hits.count(asked=1, found=int(known is not None))
         if known is not None:
             return known.row

@@ -22,8 +22,12 @@ from velostream.model.change import Epoch
 if TYPE_CHECKING:
     import deltalake
 
-_READER_FEATURES = frozenset({"timestampNtz"})
-"""What readers of a table must understand, of all that we do."""
+_FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants"})
+"""Of all that Delta may ask of readers and writers what we can do, or see to by refusing tables that make use of it."""
+_UNKNOWN_PROPERTIES = ("delta.constraints.", "delta.enableChangeDataFeed", "delta.appendOnly")
+_COLUMN_MAPPING = 2
+"""The version of readers that stands for it, where features aren't listed by name."""
+_UNKNOWN_MARKS = frozenset({"delta.invariants", "delta.generationExpression", "delta.identity.start"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +86,31 @@ class DeltaLog:
         return self._table.metadata().configuration
 
     def columns(self) -> pa.Schema:
-        """The columns the table has. Raises `StateError` when reading its files takes more than we can do."""
-        protocol = self._table.protocol()
-        beyond = set(protocol.reader_features or ()) - _READER_FEATURES
-        partitioned = self._table.metadata().partition_columns
-        if beyond or partitioned or (protocol.min_reader_version > 1 and protocol.reader_features is None):
-            asked = ", ".join(sorted(beyond)) or (
-                f"partitions by {', '.join(partitioned)}" if partitioned else "column mapping"
-            )
+        """The columns the table has. Raises `StateError` when it asks more of readers or writers than we can do."""
+        beyond = sorted(self._beyond())
+        if beyond:
             raise StateError(
-                f'the Delta table at "{self.location}" can\'t be read as a table of this kind',
-                detail=f"it uses: {asked}",
+                f'the Delta table at "{self.location}" can\'t be a table of this kind',
+                detail=f"it uses: {', '.join(beyond)}",
                 code="schema-mismatch",
             )
         return pa.schema(self._table.schema().to_arrow())
+
+    def _beyond(self) -> set[str]:
+        """What the table makes use of that we would misread, or not hold when we write."""
+        protocol, metadata = self._table.protocol(), self._table.metadata()
+        beyond = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES
+        if protocol.min_reader_version == _COLUMN_MAPPING:
+            beyond.add("columnMapping")
+        beyond |= {f"partitions by {name}" for name in metadata.partition_columns}
+        beyond |= {
+            name
+            for name, value in metadata.configuration.items()
+            if name.startswith(_UNKNOWN_PROPERTIES) and value != "false"
+        }
+        for field in self._table.schema().fields:
+            beyond |= _UNKNOWN_MARKS & set(field.metadata)
+        return beyond
 
     def newest(self) -> LogState:
         """The newest version there is, other writers' included."""
@@ -108,8 +123,10 @@ class DeltaLog:
 
     def at(self, version: int) -> LogState | None:
         """An older version; None when the log doesn't reach back to it any more."""
-        if self._state is not None and version == self._state.version:
+        if self._state is not None and self._state.data_version <= version <= self._state.version:
             return self._state
+        if version < 0:
+            return None
         driver = import_driver()
         try:
             table = driver.DeltaTable(str(self.location), version=version)
@@ -156,6 +173,9 @@ class DeltaLog:
                     actions, "append", self._table.schema(), commit_properties=properties
                 )
             except driver.exceptions.CommitFailedError as error:
+                self._table.update_incremental()
+                if self._table.version() == read.version:
+                    raise
                 raise LostRace from error
 
     def _data_version(self, version: int, known: LogState | None = None) -> int:

@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 
 from velostream.model.expression import Call, ColumnRef, Expression, Literal, conjuncts
 from velostream.model.schema import Schema
+from velostream.tables.memory.keys import as_array
 
 _MOST_VALUES = 10_000
 """A longer list of values costs more to compare with than it leaves out."""
@@ -36,7 +37,7 @@ def pruning_of(condition: Expression, schema: Schema) -> ds.Expression | None:
 
 def having(values: pa.Table, schema: Schema) -> ds.Expression | None:
     """Rows that may have one of the values in the columns of the same names; NULL is a value."""
-    return _all_of([_among(name, values.column(name).to_pylist(), schema) for name in values.column_names])
+    return _all_of([_among(name, as_array(values.column(name)), schema) for name in values.column_names])
 
 
 def equalities(condition: Expression, schema: Schema) -> frozenset[str]:
@@ -63,7 +64,8 @@ def _of_conjunct(part: Expression, schema: Schema) -> ds.Expression | None:
             literals = [item for item in items if isinstance(item, Literal)]
             if len(literals) < len(items) or any(item.type != schema.column(column).type for item in literals):
                 return None
-            return _among(column, [item.value for item in literals if item.value is not None], schema)
+            given = [item.value for item in literals if item.value is not None]
+            return _among(column, pa.array(given, schema.column(column).type), schema)
         case Call("is_null", (ColumnRef(column),)):
             return ds.field(schema.column(column).name).is_null()
         case _:
@@ -77,13 +79,13 @@ def _compared(name: str, column: str, literal: Literal, schema: Schema) -> ds.Ex
     return _COMPARISONS[name](ds.field(target.name), ds.scalar(pa.scalar(literal.value, target.type)))
 
 
-def _among(column: str, values: Sequence[Any], schema: Schema) -> ds.Expression | None:
+def _among(column: str, values: pa.Array, schema: Schema) -> ds.Expression | None:
     target = schema.column(column)
     if not _is_prunable(target.type) or len(values) > _MOST_VALUES:
         return None
     field = ds.field(target.name)
-    found = field.isin(pa.array([value for value in values if value is not None], target.type))
-    return found | field.is_null() if None in values else found
+    found = field.isin(values.drop_null())
+    return found | field.is_null() if values.null_count else found
 
 
 def _is_prunable(type_: pa.DataType) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -30,10 +30,19 @@ class DeltaCondition:
 class DeltaSnapshot(StoreSnapshot):
     """The files of one version; they never change, so neither does this."""
 
-    def __init__(self, name: str, schema: Schema, *, state: LogState, files: DataFiles) -> None:
+    def __init__(
+        self,
+        name: str,
+        schema: Schema,
+        *,
+        state: LogState,
+        files: DataFiles,
+        compile_condition: Callable[[Expression], DeltaCondition],
+    ) -> None:
         super().__init__(name, schema, state.data_version)
         self.state = state
         self._files = files
+        self._compile_condition = compile_condition
 
     def rows_having(self, on: Sequence[str], values: pa.Table, columns: Sequence[str]) -> pa.Table:
         names = [*on, *(name for name in columns if name not in on)]
@@ -62,7 +71,7 @@ class DeltaSnapshot(StoreSnapshot):
                 yield batch.slice(skipped)
 
     def _qualified(self, condition: Expression, columns: Sequence[str]) -> pa.Table:
-        compiled = DeltaCondition(condition, self.schema)
+        compiled = self._compile_condition(condition)
         checked = compiled.checked
         needed = [] if checked is None else [name for name in checked.columns if name not in columns]
         found = self._files.read(self.state.files, columns=[*columns, *needed], pruning=compiled.pruning)

@@ -16,6 +16,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
@@ -27,7 +28,7 @@ from velostream.model.options import Option, Options, OptionType
 from velostream.tables.base import Table, TableCapabilities, TableSpec
 from velostream.tables.delta.codec import Codec
 from velostream.tables.delta.files import DataFiles
-from velostream.tables.delta.log import DeltaLog, LogState, LostRace
+from velostream.tables.delta.log import DeltaLog, LogState, LostRace, wrapped_errors
 from velostream.tables.delta.snapshot import DeltaCondition, DeltaSnapshot
 from velostream.tables.delta.writing import FilesToChange, changed_rows
 from velostream.tables.difference import Differ, Difference
@@ -35,6 +36,7 @@ from velostream.tables.difference import Differ, Difference
 _OWNER = "velostream.table"
 _SCHEMA = "velostream.schema"
 """In the table's configuration: whose it is, and its columns as we call them. A table without them is adopted."""
+_CACHED_CONDITIONS = 1024
 _MOST_ATTEMPTS = 100
 """Each that fails is somebody else's that succeeds."""
 
@@ -76,6 +78,7 @@ class DeltaTable(Table):
         self._codec = Codec(spec.schema)
         self._files = DataFiles(location, self._codec)
         self._differ = Differ(spec.name, spec.schema)
+        self._conditions = lru_cache(maxsize=_CACHED_CONDITIONS)(partial(DeltaCondition, schema=spec.schema))
         self._reading = DeltaLog(location)
         self._reading_lock = threading.Lock()
         self._writing = DeltaLog(location)
@@ -93,7 +96,7 @@ class DeltaTable(Table):
                 case "fail":
                     raise AlreadyExistsError.of("table", str(location))
                 case "replace":
-                    shutil.rmtree(location)
+                    _remove(location)
         if not DeltaLog.exists(location):
             configuration = {_OWNER: spec.id, _SCHEMA: json.dumps(spec.schema.to_json())}
             DeltaLog.create(location, Codec(spec.schema).encoded, configuration)
@@ -136,7 +139,7 @@ class DeltaTable(Table):
 
     def snapshot(self, version: int | None = None) -> DeltaSnapshot:
         state = self._newest() if version is None else self._at(version)
-        return DeltaSnapshot(self.name, self.schema, state=state, files=self._files)
+        return DeltaSnapshot(self.name, self.schema, state=state, files=self._files, compile_condition=self._conditions)
 
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         end = self._newest() if until is None else self._at(until)
@@ -149,11 +152,11 @@ class DeltaTable(Table):
         return ChangeBatch(end.data_version, changed_rows(self.schema, removed, added).signed())
 
     def compile_condition(self, condition: Expression) -> DeltaCondition:
-        return DeltaCondition(condition, self.schema)
+        return self._conditions(condition)
 
     def drop(self) -> None:
         if self._writing.configuration.get(_OWNER) == self._id:
-            shutil.rmtree(self._location)
+            _remove(self._location)
 
     def _newest(self) -> LogState:
         with self._reading_lock:
@@ -226,6 +229,11 @@ def _location(spec: TableSpec, options: Options) -> Path:
         raise OptionError.value("url", url, expected="a path or a file:// URI")
     folder = Path(unquote(parts.path) if parts.scheme else url)
     return folder if name is None and DeltaLog.exists(folder) else folder / (name or spec.name)
+
+
+def _remove(location: Path) -> None:
+    with wrapped_errors(location):
+        shutil.rmtree(location)
 
 
 def _unknown_version(table: str, version: int, newest: int) -> TableError:
