@@ -134,7 +134,7 @@ class Reader:
             command["collation"] = {"locale": "simple"}
 
         def ask() -> list[Document]:
-            return list(self.connection.database.cursor_command(command, session=self.session))
+            return list(self.connection.database.cursor_command(command, session=self.session).to_list())
 
         # Inside a transaction the whole of it is tried again, not a single read.
         return ask() if self.session is not None else self.connection.read(ask)
@@ -149,11 +149,15 @@ def _exactly(rows: pa.Table, on: Sequence[str], values: pa.Table) -> list[int] |
 
 
 def lists_for_commands(values: Sequence[BsonValue]) -> Iterator[list[BsonValue]]:
-    """Lists that fit into a command each."""
+    """Values of one type in lists that fit into a command each."""
+    if not any(isinstance(value, str | bytes | dict) for value in values):
+        step = _LARGEST_LIST_BYTES // _BYTES_OF_A_VALUE
+        yield from (list(values[start : start + step]) for start in range(0, len(values), step))
+        return
     part: list[BsonValue] = []
     size = 0
     for value in values:
-        weight = _BYTES_OF_A_VALUE + (len(value) * 4 if isinstance(value, str | bytes) else 0)
+        weight = _BYTES_OF_A_VALUE + _length(value)
         if part and size + weight > _LARGEST_LIST_BYTES:
             yield part
             part, size = [], 0
@@ -161,6 +165,13 @@ def lists_for_commands(values: Sequence[BsonValue]) -> Iterator[list[BsonValue]]
         size += weight
     if part:
         yield part
+
+
+def _length(value: BsonValue) -> int:
+    """At most so many bytes beyond those of a number."""
+    if isinstance(value, dict):
+        return sum(len(name) + _BYTES_OF_A_VALUE + _length(item) for name, item in value.items())
+    return len(value) * 4 if isinstance(value, str | bytes) else 0
 
 
 def _distinct(values: Sequence[BsonValue]) -> list[BsonValue]:

@@ -1,8 +1,8 @@
-"""Columns as bytes: how values are written in hashes, and how a column travels to and from a script.
+"""Columns as bytes: how values are written in hashes, and how rows travel to and from a script.
 
 Values are texts that people and other programs read: `42`, `1.50`, `2024-05-01 12:00:00.000000Z`; nested ones are JSON.
-A column travels as two strings, the lengths of its values (-1 for NULL) and the values one after another, which is how
-Arrow keeps them: nothing is done per value on our side.
+Rows travel as two strings, the lengths of the values (-1 for NULL) and the values one after another, which is how Arrow
+keeps them: nothing is done per value on our side.
 """
 
 from __future__ import annotations
@@ -20,35 +20,33 @@ from velostream.tables.relational.codec import decode_nested, encode_nested
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A column of byte strings on its way."""
+    """Rows of byte strings on their way to or from a script: lengths, and the values row after row."""
 
     lengths: bytes
     data: bytes
 
     @classmethod
-    def of(cls, column: pa.Array) -> Packed:
-        """`column` is binary."""
-        if column.offset:
-            column = pc.take(column, pa.array(np.arange(len(column))))
-        if column.null_count:
-            # What lies under a NULL would travel with the values.
-            lengths = pc.fill_null(pc.binary_length(column), -1)
-            column = pc.fill_null(column, b"")
-        else:
-            lengths = pc.binary_length(column)
-        _, offsets, data = column.buffers()
-        end = int(np.frombuffer(offsets, dtype=np.int32)[len(column)]) if len(column) else 0
-        packed = np.asarray(lengths).astype("<i4").tobytes()
-        return cls(packed, data.to_pybytes()[:end] if data is not None else b"")
+    def of(cls, columns: Sequence[pa.Array]) -> Packed:
+        """Rows of binary columns, which are equally long."""
+        rows = len(columns[0]) if columns else 0
+        cells = columns[0] if len(columns) == 1 else pa.concat_arrays([pa.array([], pa.binary()), *columns])
+        # By rows instead of by columns; also makes the values lie one after another, with nothing under a NULL.
+        by_rows = np.arange(rows * len(columns)).reshape(len(columns), rows).T.ravel()
+        cells = pc.take(cells, pa.array(by_rows))
+        lengths = pc.fill_null(pc.binary_length(cells), -1)
+        data = pc.fill_null(cells, b"").buffers()[2]
+        end = int(np.asarray(pc.fill_null(pc.binary_length(cells), 0)).sum())
+        return cls(np.asarray(lengths).astype("<i4").tobytes(), b"" if data is None else data.to_pybytes()[:end])
 
-    def column(self) -> pa.Array:
+    def columns(self, width: int) -> list[pa.Array]:
         lengths = np.frombuffer(self.lengths, dtype="<i4")
         offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
         missing = lengths < 0
         validity = pa.array(~missing).buffers()[1] if missing.any() else None
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+        cells = pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+        return [pc.take(cells, pa.array(np.arange(column, len(lengths), width))) for column in range(width)]
 
 
 def encode(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -133,13 +133,12 @@ def _looked_at(layout: Layout, connection: Connection, ids: list[bytes], *, know
 
     A NULL is a field that isn't there, so `known` columns may be nowhere.
     """
-    packed = Packed.of(pa.array(ids, pa.binary()))
+    packed = Packed.of([pa.array(ids, pa.binary())])
     names = layout.schema.names
-    reply = connection.read(
+    _, lengths, data = connection.read(
         [layout.meta, ""], [layout.prefix, "ids", packed.lengths, packed.data, *map(layout.field, names)]
     )
-    columns = [Packed(lengths, data).column() for lengths, data in zip(reply[1::2], reply[2::2], strict=True)]
-    found, values = columns[0], columns[2:]
+    found, _, *values = Packed(lengths, data).columns(len(names) + 2)
     differences = []
     for name, column in zip(names, values, strict=True):
         if len(found) and column.null_count == len(found) and name not in (*known, *layout.schema.key):

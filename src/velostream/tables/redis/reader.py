@@ -42,7 +42,7 @@ class Reader:
 
     def of_range(self, wanted: Range, columns: Sequence[str]) -> pa.Table:
         layout = self.layout
-        keys = [layout.meta, layout.index(wanted.column), layout.rows]
+        keys = [layout.meta, layout.rows, layout.index(wanted.column)]
         return self._read(keys, ["scores", repr(wanted.lowest), repr(wanted.highest)], columns, ordered=True).rows
 
     def having(self, keys: pa.Table, columns: Sequence[str], *, ordered: bool = False) -> pa.Table:
@@ -76,7 +76,7 @@ class Reader:
         return self._of_ids(self.connection.hashes(layout.prefix), columns)
 
     def _of_ids(self, ids: Sequence[bytes | None], columns: Sequence[str], *, ordered: bool = False) -> Present:
-        packed = Packed.of(pa.array([id_ for id_ in ids if id_ is not None], pa.binary()))
+        packed = Packed.of([pa.array([id_ for id_ in ids if id_ is not None], pa.binary())])
         keys = [self.layout.meta, self.layout.rows]
         return self._read(keys, ["ids", packed.lengths, packed.data], columns, ordered=ordered)
 
@@ -87,11 +87,9 @@ class Reader:
         fields = [layout.field(name) for name in columns]
         if layout.counted:
             fields.append(COUNT)
-        version, *packed = self.connection.read(keys, [layout.prefix, *source, *fields])
+        version, lengths, data = self.connection.read(keys, [layout.prefix, *source, *fields])
         self.versions.add(int(version or 0))
-        ids, numbers, *found = (
-            Packed(lengths, data).column() for lengths, data in zip(packed[::2], packed[1::2], strict=True)
-        )
+        ids, numbers, *found = Packed(lengths, data).columns(len(fields) + 2)
         rows = layout.decode(columns, found[: len(columns)], ids)
         handles = ids.to_pylist()
         order = np.arange(len(handles))

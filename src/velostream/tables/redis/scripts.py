@@ -1,87 +1,93 @@
 """The scripts that run inside the server: one reads rows, one applies a commit. Each is one atomic step.
 
-Columns travel packed, see `columns`: a string of 4-byte lengths and a string of the values.
+Rows travel packed, see `columns.Packed`: a string of 4-byte lengths, -1 for NULL, and a string of the values by rows.
 """
 
 from __future__ import annotations
 
 _SHARED = """
-local function unpacker(lengths, data)
-  local at, place = 1, 1
+-- Takes rows of `width` values each out of their lengths and data, one row per call.
+local function unpacker(lengths, data, width)
+  local form, at, place = '<' .. string.rep('i4', width), 1, 1
   return function()
-    local length
-    length, at = struct.unpack('<i4', lengths, at)
-    if length < 0 then return false end
-    local value = string.sub(data, place, place + length - 1)
-    place = place + length
-    return value
+    local row = {struct.unpack(form, lengths, at)}
+    at = row[width + 1]
+    row[width + 1] = nil
+    for i = 1, width do
+      local length = row[i]
+      if length < 0 then row[i] = false else
+        row[i] = string.sub(data, place, place + length - 1)
+        place = place + length
+      end
+    end
+    return row
   end
+end
+local function listed(lengths, data)
+  local take, list = unpacker(lengths, data, 1), {}
+  for i = 1, #lengths / 4 do list[i] = take()[1] end
+  return list
 end
 """
 
 READ = (
     _SHARED
     + """
--- KEYS: meta, rows (or an index of them). ARGV: prefix, source, two arguments of the source, fields...
--- Sources: 'ids' (lengths, data), 'ranks' (first, last), 'scores' (lowest, highest; KEYS[3] is the rows' order).
--- Gives the version, then lengths and data of: ids, order numbers, and every field of the rows that are there.
-local prefix, source = ARGV[1], ARGV[2]
-local order = KEYS[3] or KEYS[2]
-local ids = {}
-if source == 'ids' then
-  local take = unpacker(ARGV[3], ARGV[4])
-  for i = 1, #ARGV[3] / 4 do ids[i] = take() end
-elseif source == 'ranks' then
-  ids = redis.call('ZRANGE', KEYS[2], ARGV[3], ARGV[4])
-else
-  ids = redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[3], ARGV[4])
-end
+-- KEYS: meta, the rows' order ('' for hashes of the user's), an index.
+-- ARGV: prefix, source, two arguments of the source, fields...
+-- Sources: 'ids' (lengths, data), 'ranks' (first, last), 'scores' of the index (lowest, highest).
+-- Gives the version, lengths and data of the rows that are there; a row is its id, its number, and the fields.
+local prefix, source, order = ARGV[1], ARGV[2], KEYS[2]
+local ids
+if source == 'ids' then ids = listed(ARGV[3], ARGV[4])
+elseif source == 'ranks' then ids = redis.call('ZRANGE', order, ARGV[3], ARGV[4])
+else ids = redis.call('ZRANGEBYSCORE', KEYS[3], ARGV[3], ARGV[4]) end
 local fields = {}
-for i = 5, #ARGV do fields[#fields + 1] = ARGV[i] end
-local lengths, data = {}, {}
-for column = 1, #fields + 2 do lengths[column], data[column] = {}, {} end
-local count = 0
-local function put(column, value)
-  if value then
-    lengths[column][count] = struct.pack('<i4', #value)
-    data[column][#data[column] + 1] = value
-  else
-    lengths[column][count] = struct.pack('<i4', -1)
-  end
-end
-for _, id in ipairs(ids) do
-  local key = prefix .. id
-  local number = order ~= '' and redis.call('ZSCORE', order, id)
-  local values, there = {}, false
-  if order == '' or number then
-    if #fields > 0 then
-      values = redis.call('HMGET', key, unpack(fields))
-      for i = 1, #fields do if values[i] then there = true break end end
+for i = 5, #ARGV do fields[i - 4] = ARGV[i] end
+local width = #fields
+local form = '<' .. string.rep('i4', width + 2)
+local lengths, data, count = {}, {}, 0
+for rank, id in ipairs(ids) do
+  local key, number = prefix .. id, false
+  if source == 'ranks' then number = tostring(rank) elseif order ~= '' then number = redis.call('ZSCORE', order, id) end
+  if number or order == '' then
+    local values, row, there = {}, {#id, number and #number or -1}, false
+    if width > 0 then values = redis.call('HMGET', key, unpack(fields)) end
+    local size = count
+    data[size + 1] = id
+    size = size + 1
+    if number then
+      size = size + 1
+      data[size] = number
     end
-    there = there or redis.call('EXISTS', key) == 1
-  end
-  if there then
-    count = count + 1
-    put(1, id)
-    put(2, number)
-    for i = 1, #fields do put(i + 2, values[i]) end
+    for i = 1, width do
+      local value = values[i]
+      if value then
+        there = true
+        row[i + 2] = #value
+        size = size + 1
+        data[size] = value
+      else
+        row[i + 2] = -1
+      end
+    end
+    if there or redis.call('EXISTS', key) == 1 then
+      lengths[#lengths + 1] = struct.pack(form, unpack(row))
+      count = size
+    end
   end
 end
-local reply = {redis.call('HGET', KEYS[1], 'version')}
-for column = 1, #fields + 2 do
-  reply[#reply + 1] = table.concat(lengths[column])
-  reply[#reply + 1] = table.concat(data[column])
-end
-return reply
+for i = #data, count + 1, -1 do data[i] = nil end
+return {redis.call('HGET', KEYS[1], 'version'), table.concat(lengths), table.concat(data)}
 """
 )
 
 COMMIT = (
     _SHARED
     + """
--- KEYS: meta, rows ('' for hashes of the user's), epochs, changes, writer, indexes...
--- ARGV: a JSON object with what isn't rows, then packed: new ids, changed ids, gone ids, counts of a bag's new ids,
--- every field of the new rows and then of the changed ones, every index of the two alike, and the blob of changes.
+-- KEYS: meta, the rows' order ('' for hashes of the user's), epochs, changes, writer, indexes...
+-- ARGV: a JSON object with what isn't rows; then lengths and data of: new ids, changed ids, gone ids, and the rows of
+-- the new ids and of the changed ones, each its fields and its scores (of a bag also how many); the blob of changes.
 local given = cjson.decode(ARGV[1])
 local meta = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'followed_from')
 if meta[1] ~= given.incarnation then return {'dropped'} end
@@ -94,79 +100,60 @@ end
 if given.expected >= 0 and version ~= given.expected then return {'moved', version} end
 if (meta[3] and true or false) ~= given.followed then return {'moved', version} end
 
-local own = KEYS[2] ~= ''
-local takes = {}
-for i = 2, #ARGV - 1, 2 do takes[#takes + 1] = unpacker(ARGV[i], ARGV[i + 1]) end
-local created, changed, gone = {}, {}, {}
-for i = 1, #ARGV[2] / 4 do created[i] = takes[1]() end
-for i = 1, #ARGV[4] / 4 do changed[i] = takes[2]() end
-for i = 1, #ARGV[6] / 4 do gone[i] = takes[3]() end
+local own, prefix, fields = KEYS[2] ~= '', given.prefix, given.fields
+local created, changed, gone = listed(ARGV[2], ARGV[3]), listed(ARGV[4], ARGV[5]), listed(ARGV[6], ARGV[7])
+local width, indexes = #fields, #KEYS - 5
+local take = unpacker(ARGV[8], ARGV[9], width + indexes + (given.bag and 1 or 0))
 if not given.bag then
   for i, id in ipairs(created) do
-    if redis.call('EXISTS', given.prefix .. id) == 1 then return {'duplicate', i - 1} end
+    if redis.call('EXISTS', prefix .. id) == 1 then return {'duplicate', i - 1} end
   end
 end
 
 local function forget(id)
-  redis.call('DEL', given.prefix .. id)
+  redis.call('DEL', prefix .. id)
   if own then redis.call('ZREM', KEYS[2], id) end
   for i = 6, #KEYS do redis.call('ZREM', KEYS[i], id) end
 end
+for _, id in ipairs(gone) do
+  if not given.bag or redis.call('HINCRBY', prefix .. id, '%count', -1) <= 0 then forget(id) end
+end
+
 local number = own and #created > 0 and redis.call('HINCRBY', KEYS[1], 'next', #created) - #created or 0
-local function store(id, values, scores, is_new)
-  local key = given.prefix .. id
-  if not is_new then
-    if own then redis.call('DEL', key) else
-      local missing = {}
-      for _, name in ipairs(given.fields) do missing[#missing + 1] = name end
-      redis.call('HDEL', key, unpack(missing))
-    end
+local function store(id, row, is_new)
+  local key, values, size, missing = prefix .. id, {}, 0, {}
+  for i = 1, width do
+    if row[i] then
+      values[size + 1], values[size + 2] = fields[i], row[i]
+      size = size + 2
+    elseif not is_new then missing[#missing + 1] = fields[i] end
   end
+  if given.bag then values[size + 1], values[size + 2] = '%count', row[width + indexes + 1]
+  elseif size == 0 then values = {'%', ''} end
   redis.call('HSET', key, unpack(values))
-  if given.ttl > 0 then redis.call('PEXPIRE', key, given.ttl) end
+  if #missing > 0 then redis.call('HDEL', key, unpack(missing)) end
   if own and is_new then
     number = number + 1
     redis.call('ZADD', KEYS[2], number, id)
   end
-  for i = 6, #KEYS do
-    if scores[i - 5] then redis.call('ZADD', KEYS[i], scores[i - 5], id) else redis.call('ZREM', KEYS[i], id) end
+  for i = 1, indexes do
+    local score = row[width + i]
+    if score then redis.call('ZADD', KEYS[5 + i], score, id) else redis.call('ZREM', KEYS[5 + i], id) end
   end
 end
-local function each(ids, is_new)
-  for i, id in ipairs(ids) do
-    local values, scores = {}, {}
-    for column, name in ipairs(given.fields) do
-      local value = takes[4 + column]()
-      if value then
-        values[#values + 1] = name
-        values[#values + 1] = value
-      end
-    end
-    for index = 1, #KEYS - 5 do scores[index] = takes[4 + #given.fields + index]() end
-    if given.bag then
-      local count = tonumber(takes[4]())
-      if redis.call('HINCRBY', given.prefix .. id, '%count', count) == count then
-        values[#values + 1] = '%count'
-        values[#values + 1] = count
-        store(id, values, scores, true)
-      elseif given.ttl > 0 then
-        redis.call('PEXPIRE', given.prefix .. id, given.ttl)
-      end
-    else
-      if #values == 0 then values = {'%', ''} end
-      store(id, values, scores, is_new)
-    end
-  end
+local function expire(id)
+  if given.ttl > 0 then redis.call('PEXPIRE', prefix .. id, given.ttl) end
 end
-if given.bag then
-  for _, id in ipairs(gone) do
-    if redis.call('HINCRBY', given.prefix .. id, '%count', -1) <= 0 then forget(id) end
-  end
-else
-  for _, id in ipairs(gone) do forget(id) end
+for _, id in ipairs(created) do
+  local row = take()
+  local count = given.bag and tonumber(row[width + indexes + 1])
+  if not count or redis.call('HINCRBY', prefix .. id, '%count', count) == count then store(id, row, true) end
+  expire(id)
 end
-each(created, true)
-each(changed, false)
+for _, id in ipairs(changed) do
+  store(id, take(), false)
+  expire(id)
+end
 
 if #created + #changed + #gone > 0 then
   version = version + 1

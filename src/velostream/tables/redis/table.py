@@ -259,19 +259,17 @@ class RedisTable(Table):
         }
         if epoch is not None:
             given |= {"writer": epoch.writer, "epoch": epoch.number}
-        packed = [
-            _packed(shares.created),
-            _packed(shares.changed),
-            _packed(shares.gone),
-            _packed([str(count).encode() for count in shares.counts]),
-            *(Packed.of(encode(rows.column(name))) for name in layout.written),
-            *(Packed.of(scores(rows.column(name).combine_chunks())) for name in layout.indexes),
-        ]
+        columns = [encode(rows.column(name)) for name in layout.written]
+        columns += [scores(rows.column(name).combine_chunks()) for name in layout.indexes]
+        if layout.counted:
+            columns.append(_texts(shares.counts))
+        packed = [Packed.of([_bytes(ids)]) for ids in (shares.created, shares.changed, shares.gone)]
+        packed.append(Packed.of(columns))
         blob = Changes(difference.removed.rows, difference.added).encode() if followed else b""
         keys = [layout.meta, layout.rows, layout.epochs, layout.changes, layout.writer(self._writer)]
         return self._connection.commit(
             [*keys, *map(layout.index, layout.indexes)],
-            [orjson.dumps(given), *(part for column in packed for part in (column.lengths, column.data)), blob],
+            [orjson.dumps(given), *(part for share in packed for part in (share.lengths, share.data)), blob],
         )
 
     def _logged(self, since: int, until: int | None) -> tuple[TableState, list[Changes]]:
@@ -337,5 +335,9 @@ class _Shares:
         return made
 
 
-def _packed(values: Sequence[bytes]) -> Packed:
-    return Packed.of(pa.array(values, pa.binary()))
+def _bytes(values: Sequence[bytes]) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
+def _texts(numbers: Sequence[int]) -> pa.Array:
+    return encode(pa.array(numbers, pa.int64()))
