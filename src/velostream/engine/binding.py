@@ -44,6 +44,8 @@ class BoundInput:
     schema: Schema
     entry: Entry | None = None
     spec: SourceSpec | None = None
+    version: int | None = None
+    """The version of the entry's table to read; None: the newest."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Binder:
                 entry = self._context.catalog.find(one.target.name)
                 if one.target.kind is not RelationKind.TABLE and entry is not None:
                     spec = lens.stream_spec(entry)
-            inputs.append(BoundInput(one.relation, one.target.kind, one.target.schema, entry, spec))
+            inputs.append(BoundInput(one.relation, one.target.kind, one.target.schema, entry, spec, one.version))
         schemas = {bound.relation: bound.schema for bound in inputs}
         session = self._context.spark.session()
         if plan.strategy is not Strategy.AGGREGATE:

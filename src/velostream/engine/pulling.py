@@ -60,7 +60,11 @@ class Puller:
         """The answer to a plan that no stream drives; without Spark where one table can give it."""
         if plan.strategy is Strategy.PASSTHROUGH and plan.passthrough is not None:
             entry = self._entry(plan.passthrough.table)
-            snapshot = self._context.table_of(entry).snapshot() if transaction is None else transaction.snapshot(entry)
+            version = plan.inputs[0].version
+            if transaction is None or version is not None:
+                snapshot = self._context.table_of(entry).snapshot(version)
+            else:
+                snapshot = transaction.snapshot(entry)
             with suppress(NotLowerable, CannotCompile):
                 return answer(plan.passthrough, snapshot)
         return self.bound_rows(self._launcher.binder.bind_plan(plan, lens), transaction=transaction)
@@ -83,7 +87,10 @@ class Puller:
         with self._context.sequence.pin() as pin:
             frames = {}
             for one in bound.inputs:
-                if one.entry is not None and one.entry.id in instead:
+                if one.entry is not None and one.version is not None:
+                    older = self._context.table_of(one.entry).snapshot(one.version)
+                    frames[one.relation] = self._context.frame_of(session, one.entry, older, sql=sql)
+                elif one.entry is not None and one.entry.id in instead:
                     snapshot = instead[one.entry.id]
                     frames[one.relation] = self._context.frame_of(session, one.entry, snapshot, sql=sql)
                 elif one.entry is not None and one.kind is RelationKind.TABLE and transaction is not None:

@@ -77,6 +77,8 @@ class Input:
     source: SourceRef | None = None
     options: tuple[OptionValue, ...] = ()
     """Merged options of the source: URI and FROM … WITH over the statement's."""
+    version: int | None = None
+    """The version of the table to read, by VERSION AS OF; None: the newest."""
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ class _Planner:
         ]
         if self.distinct_names:
             problems += self._duplicate_names(resolution)
+        if self.continuous:
+            problems += self._older_versions(resolution)
         _raise_if_any(problems)
         key = key_of_result(resolution, declared)
         self._warn_of_final(resolution)
@@ -208,6 +210,18 @@ class _Planner:
             )
             for entry in resolution.inputs
             if entry.target.kind is RelationKind.STREAM
+        ]
+
+    def _older_versions(self, resolution: Resolution) -> list[SqlError]:
+        """Problems for VERSION AS OF where the result is kept up to date: an older version never changes."""
+        return [
+            ValidationError(
+                f'an older version of table "{entry.target.name}" can\'t be followed',
+                hint=f"FROM {entry.target.name}; or SELECT … VERSION AS OF {entry.version} by itself",
+                **pointer(resolution.tree, self.text),
+            )
+            for entry in resolution.inputs
+            if entry.version is not None
         ]
 
     def _duplicate_names(self, resolution: Resolution) -> list[SqlError]:

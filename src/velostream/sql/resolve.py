@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from velostream.errors import NotExecutableError, OptionError, ResolveError, SqlError
+from velostream.errors import NotExecutableError, OptionError, ResolveError, SqlError, ValidationError
 from velostream.sql.columns import ColumnResolver
 from velostream.sql.from_clause import FromClause, aliased, joins_within, renamed
 from velostream.sql.option_names import covers, merge_options
@@ -218,15 +218,8 @@ class _Resolver:
             set_streams(node, found.streams)
             columns = Columns() if node.args.get("pivots") else renamed(found.columns, node)
             return Source(alias, columns)
-        if node.args.get("version") or node.args.get("when"):
-            self.problems.append(
-                NotExecutableError(
-                    f'an older version of table "{written}" can\'t be read by this version',
-                    hint=f"read the present one: FROM {written}",
-                    **pointer(node, self.text),
-                )
-            )
-        entry = self._input(node, written)
+        version = self._version(node, written)
+        entry = self._input(node, written, version)
         if entry is None:
             return Source(alias, Columns())
         _rename(node, entry.relation, parts[-1])
@@ -236,7 +229,25 @@ class _Resolver:
         columns = Columns() if schema is None or node.args.get("pivots") else Columns(schema.names, complete=True)
         return Source(alias, renamed(columns, node), entry.relation)
 
-    def _input(self, node: exp.Table, written: str) -> Input | None:
+    def _version(self, node: exp.Table, written: str) -> int | None:
+        """The number of VERSION AS OF, taken off the node: Spark is given that version as the relation."""
+        asked = node.args.get("version")
+        if asked is None and not node.args.get("when"):
+            return None
+        number = asked.expression if isinstance(asked, exp.Version) and str(asked.this).upper() == "VERSION" else None
+        if isinstance(number, exp.Literal) and not number.is_string and str(number.this).isdigit():
+            node.set("version", None)
+            return int(str(number.this))
+        self.problems.append(
+            NotExecutableError(
+                f'an older version of table "{written}" is named by its number',
+                hint=f"FROM {written} VERSION AS OF n; a table's version tells its present number",
+                **pointer(node, self.text),
+            )
+        )
+        return None
+
+    def _input(self, node: exp.Table, written: str, version: int | None) -> Input | None:
         reference = self.references.get(written.lower())
         if reference is not None:
             return self._source_input(reference)
@@ -245,9 +256,17 @@ class _Resolver:
             place = pointer(node.this, self.text)
             self.problems.append(ResolveError.unknown("table", written, known=self.catalog.names(), **place))
             return None
+        if version is not None and relation.kind is not RelationKind.TABLE:
+            self.problems.append(
+                ValidationError(
+                    f'"{written}" is a {relation.kind} and has no versions',
+                    hint=f"FROM {written}",
+                    **pointer(node, self.text),
+                )
+            )
         own = tuple(self.query.relation_options.get(written.lower(), ()))
         self._check_options(own, [*relation.option_names, *self.catalog.option_names(None)])
-        return self._shared(Input(self._fresh_name(), relation, None, merge_options(own, ())))
+        return self._shared(Input(self._fresh_name(), relation, None, merge_options(own, ()), version))
 
     def _source_input(self, reference: SourceRef) -> Input | None:
         known = self.catalog.option_names(reference)
@@ -303,7 +322,7 @@ class _Resolver:
 def _reads(entry: Input) -> tuple[object, ...]:
     source = entry.source
     name = (source.kind, source.uri) if source else entry.target.name.lower()
-    return (name, tuple((option.name, option.value) for option in entry.options))
+    return (name, tuple((option.name, option.value) for option in entry.options), entry.version)
 
 
 def _placed(error: OptionError, reference: SourceRef, options: Sequence[OptionValue], text: str) -> OptionError:
