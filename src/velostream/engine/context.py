@@ -26,7 +26,9 @@ from velostream.errors import SourceError, TableError
 from velostream.model.change import Mode, Write
 from velostream.model.schema import Schema
 from velostream.sources.base import BadRecord, Source
+from velostream.sql.pushdown import pushed_condition
 from velostream.tables.base import Snapshot, Table
+from velostream.tables.memory.evaluate import CannotCompile
 from velostream.tables.memory.sequence import Commit, CommitSequence, Part
 from velostream.tables.memory.table import MemoryTable
 
@@ -102,7 +104,7 @@ class EngineContext:
     def frame(self, session: SparkSession, entry: Entry, *, at: int | None = None, sql: str | None = None) -> DataFrame:
         """A table as a Spark relation, as of a commit number; one in a store as it is now.
 
-        `sql` is the query that will read it: of a table in a store only the columns are fetched that it mentions.
+        `sql` is the query that will read it: of a table in a store only what that needs is fetched.
         """
         store = self.stores.find(entry.id)
         if store is not None:
@@ -117,7 +119,12 @@ class EngineContext:
         # Other programs write to a store without a version of ours, so what was fetched once is not kept.
         columns = snapshot.schema.names if sql is None else mentioned(snapshot.schema.names, sql)
         schema = snapshot.schema.select(columns or snapshot.schema.names[:1])
-        return self.relations.frame_of_rows(session, snapshot.scan(columns=schema.names), schema)
+        condition = None if sql is None else pushed_condition(sql, entry.name, snapshot.schema)
+        try:
+            rows = snapshot.scan(condition, schema.names)
+        except CannotCompile:
+            rows = snapshot.scan(columns=schema.names)
+        return self.relations.frame_of_rows(session, rows, schema)
 
     at_crash_point: ClassVar[Callable[[Path, str], None] | None] = None
     """What the fault tests do when a connection, known by its directory, comes to a crash point."""

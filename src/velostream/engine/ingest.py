@@ -98,7 +98,7 @@ class Consumer(ABC):
         self.dead = False
         self.projection: Projection | None = None
         """Of a statement so simple that it can share a Spark query with others."""
-        self._retry = RetryPolicy.default()
+        self._retry = RetryPolicy.while_running()
         self._attempts = 0
         self._resume_at = 0.0
 
@@ -175,7 +175,7 @@ class Ingest:
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._retry = RetryPolicy.default()
+        self._retry = RetryPolicy.while_running()
         self._attempts = 0
         interval = source.settings.duration("poll.interval") or timedelta(milliseconds=100)
         self._poll_seconds = interval.total_seconds()

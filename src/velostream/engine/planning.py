@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import CHANGERS, Entry, EntryKind
@@ -45,6 +46,15 @@ class Lens:
         self._text = text
         self.found: dict[str, Schema] = {}
 
+    @contextmanager
+    def speaking_for(self, options: tuple[OptionValue, ...]) -> Iterator[None]:
+        """Within, the statement is another one, with these options."""
+        before, self._options = self._options, options
+        try:
+            yield
+        finally:
+            self._options = before
+
     def names(self) -> Sequence[str]:
         return [entry.name for entry in self._context.catalog.visible() if entry.kind not in CHANGERS]
 
@@ -66,6 +76,7 @@ class Lens:
             indexes=tuple(indexes),
             rows=self._context.table(entry.id).snapshot().count() if is_ours else None,
             reason=_reason_of(entry),
+            store="" if is_ours else entry.store,
         )
 
     def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
@@ -103,7 +114,7 @@ def _reason_of(entry: Entry) -> str:
     reason = "a table" if entry.kind is EntryKind.TABLE else "a view, kept up to date"
     if entry.store == MEMORY:
         return reason
-    return f"{reason}; in {entry.store}: streams look their keys up there, views follow it through a mirror"
+    return f"{reason}, in {entry.store}; views over it follow it through a mirror"
 
 
 def definition_of(entry: Entry) -> Create:

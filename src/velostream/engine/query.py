@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from velostream.engine.lookup import FetchedTable, LookupTable, ReplicatedTable, run_stages
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.sql.plan import Lookup, MapPlan
     from velostream.tables.memory.sequence import Part
-
-_RETRY = RetryPolicy(interval=timedelta(seconds=1), max_delay=timedelta(seconds=10))
 
 
 class Runner(ABC):
@@ -55,7 +53,7 @@ class Runner(ABC):
 
     def commit_when_possible(self, part: Part, *, stopping: Callable[[], bool]) -> None:
         """Commit what could not easily be computed again; while a store that it goes to is away, wait for it."""
-        state, attempts = self.board.state, 0
+        state, attempts, retry = self.board.state, 0, RetryPolicy.while_running()
         while True:
             try:
                 self.context.commit(part)
@@ -63,7 +61,7 @@ class Runner(ABC):
                 if not error.category.retriable or stopping() or self.context.closing.is_set():
                     raise
                 attempts += 1
-                delay = _RETRY.delay(attempts)
+                delay = retry.delay(attempts)
                 waiting = State.DEGRADED if self.board.was_ready else State.WAITING
                 at = datetime.now(UTC) + delay
                 self.board.retrying(error, attempts=attempts, next_retry_at=at, state=waiting)

@@ -51,6 +51,11 @@ def _rehearse(lens: _ScriptLens, text: str, *, extended: bool) -> Rehearsed:
         statement = parse_statement(text)
     except SqlError as error:
         return Rehearsed("statement", None, error.problems, ())
+    with lens.speaking_for(getattr(statement, "options", ())):
+        return _rehearse_statement(lens, statement, extended=extended)
+
+
+def _rehearse_statement(lens: _ScriptLens, statement: st.Statement, *, extended: bool) -> Rehearsed:
     name = getattr(statement, "name", None)
     shown = name.text if isinstance(name, st.Name) else None
     try:
@@ -136,9 +141,10 @@ class _ScriptLens(Lens):
         if statement.query is None:
             return None
         try:
-            plan = plan_query(
-                statement.query, options=statement.options, catalog=self, text=statement.text, continuous=True
-            )
+            with self.speaking_for(statement.options):
+                plan = plan_query(
+                    statement.query, options=statement.options, catalog=self, text=statement.text, continuous=True
+                )
             return self._binder.bind_plan(plan, self).schema
         except VelostreamError:
             return None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from velostream.engine.options import table_class
@@ -39,7 +39,6 @@ _LOOK_SECONDS = 1.0
 """How often the watch wakes up to see whether a store is due to be asked."""
 _ASK_AFTER_SECONDS = 5.0
 """A store nobody has heard of for so long is asked whether it is there."""
-_RETRY = RetryPolicy(interval=timedelta(seconds=1), max_delay=timedelta(seconds=10))
 _LOCATION = ("url", "host", "port", "database", "schema", "table")
 """Options that say where a table is, rather than how it is used."""
 _NEEDS: Mapping[Mode, tuple[str, ...]] = {
@@ -82,6 +81,7 @@ class StoreTable(Table):
         self._heard_at = float("-inf")
         self._attempts = 0
         self._retry_at = 0.0
+        self._retry = RetryPolicy.while_running()
 
     @classmethod
     def open(cls, spec: TableSpec) -> StoreTable:
@@ -213,7 +213,7 @@ class StoreTable(Table):
                 self._board.become(State.FAILED, error.message, error=error)
             return
         self._attempts += 1
-        delay = _RETRY.delay(self._attempts)
+        delay = self._retry.delay(self._attempts)
         self._retry_at = time.monotonic() + delay.total_seconds()
         state = State.DEGRADED if self._board.was_ready else State.WAITING
         self._board.retrying(error, attempts=self._attempts, next_retry_at=datetime.now(UTC) + delay, state=state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ from velostream.model.options import Options
 DEFAULT_INTERVAL = timedelta(seconds=2)
 DEFAULT_MULTIPLIER = 1.5
 DEFAULT_MAX_DELAY = timedelta(seconds=120)
+LONGEST_WHILE_RUNNING = timedelta(seconds=15)
 
 
 class RetryStrategy(StrEnum):
@@ -67,6 +68,12 @@ class RetryPolicy:
             max_delay=_seconds(found, "VELOSTREAM_RETRY_MAX_DELAY_SECS", DEFAULT_MAX_DELAY),
             increment=interval,
         )
+
+    @classmethod
+    def while_running(cls) -> RetryPolicy:
+        """The default policy for what runs: it is running again soon after its trouble has passed."""
+        policy = cls.default()
+        return replace(policy, max_delay=min(policy.max_delay, LONGEST_WHILE_RUNNING))
 
     @classmethod
     def from_options(

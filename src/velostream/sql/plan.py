@@ -41,6 +41,8 @@ class Relation:
     """Why it is a stream or a table, for EXPLAIN."""
     option_names: tuple[str, ...] = ()
     """Options that `FROM name WITH (…)` takes beside those of queries."""
+    store: str = ""
+    """Kind of the store that holds its rows; empty for our own."""
 
 
 class Catalog(Protocol):

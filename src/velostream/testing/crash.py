@@ -25,14 +25,15 @@ from velostream.errors import WaitTimeoutError
 
 CRASH_AT = "VELOSTREAM_CRASH_AT"
 
-BEFORE_VIEW_COMMIT = frozenset({"aggregate.before-commit", "refresh.before-commit"})
-AFTER_VIEW_COMMIT = frozenset({"aggregate.after-commit", "refresh.after-commit"})
+BEFORE_VIEW_COMMIT = frozenset({"aggregate.before-commit", "refresh.before-commit", "mirror.before-commit"})
+AFTER_VIEW_COMMIT = frozenset({"aggregate.after-commit", "refresh.after-commit", "mirror.after-commit"})
 BEFORE_COMMIT = BEFORE_VIEW_COMMIT | {"ingest.before-commit", "fold.before-commit", "once.before-commit"}
 AFTER_COMMIT = AFTER_VIEW_COMMIT | {
     "ingest.after-commit",
     "fold.after-commit",
     "once.after-commit",
     "sink.after-write",
+    "store.after-write",
 }
 
 

@@ -40,7 +40,7 @@ class FoldRunner(Runner):
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._retry = RetryPolicy.default()
+        self._retry = RetryPolicy.while_running()
         known = context.sequence.writer(entry.id)
         self._position: Offset = source.initial_offset() if known is None else known.position["offset"]
         self._number = -1 if known is None else known.epoch

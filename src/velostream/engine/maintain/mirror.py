@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _HASTY_READINGS = 3
 """How often a reading may be overtaken by a commit of ours before commits have to wait for it."""
-_RETRY = RetryPolicy(interval=timedelta(seconds=1), max_delay=timedelta(seconds=10))
 
 
 class MirrorRunner(Runner):
@@ -51,6 +50,7 @@ class MirrorRunner(Runner):
         self._stamp: str | None = None if known is None else known.position["stamp"]
         self._follows: bool | None = None
         """Whether the table keeps its changes for us; None before it was asked to."""
+        self._retry = RetryPolicy.while_running()
         self._compared_at = float("-inf")
         """When the mirror last was known to hold what anyone may have written."""
 
@@ -100,14 +100,14 @@ class MirrorRunner(Runner):
                 attempts += 1
                 error = query_error(trouble, f'table "{self.entry.name}" could not be followed')
                 self._trouble(error, attempts=attempts)
-                pause = _RETRY.delay(attempts).total_seconds()
+                pause = self._retry.delay(attempts).total_seconds()
             self._wake.wait(pause)
 
     def _trouble(self, error: VelostreamError, *, attempts: int) -> None:
         if self._stopping or self.context.closing.is_set():
             return
         state = State.DEGRADED if self.board.was_ready else State.WAITING
-        at = datetime.now(UTC) + _RETRY.delay(attempts)
+        at = datetime.now(UTC) + self._retry.delay(attempts)
         self.board.retrying(error, attempts=attempts, next_retry_at=at, state=state)
 
     def _look(self, *, everyone: bool) -> None:

@@ -140,7 +140,7 @@ class ViewRunner(Runner):
         self._failed_at: dict[str, int] = {}
         self._attempts = 0
         self._retry_at = 0.0
-        self._retry = RetryPolicy.default()
+        self._retry = RetryPolicy.while_running()
 
     def start(self) -> None:
         self.board.become(State.LOADING)
