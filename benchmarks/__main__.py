@@ -9,13 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import enrich, lookup_scaling, tables
+from benchmarks import enrich, lookup_scaling, maintain, tables
 from benchmarks.harness import Measurement, save, show
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Measurement]]] = {
     "tables": tables.run,
     "lookup_scaling": lookup_scaling.run,
     "enrich": enrich.run,
+    "maintain": maintain.run,
 }
 
 

@@ -7,7 +7,6 @@ what is wrong with it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -36,7 +35,12 @@ class RowEncoder:
         self._kinds = tuple(kinds)
         self._nullable = tuple(column.nullable for column in schema.columns)
         self._fits = tuple(fits)
-        self._fitted = tuple((place, fit) for place, fit in enumerate(fits) if fit is not None)
+        self._fitted = tuple(
+            (place, fit) for place, fit in enumerate(fits) if fit is not None and kinds[place] is not int
+        )
+        self._bounds = tuple(
+            (place, *_bounds(column.type)) for place, column in enumerate(schema.columns) if kinds[place] is int
+        )
         self._texts = [place for place, kind in enumerate(kinds) if kind is str]
         self._key = itemgetter(*(self._known[name] for name in schema.key)) if schema.key else None
         self._normalise = key_normaliser([schema.column(name).type for name in schema.key]) if schema.key else None
@@ -56,6 +60,9 @@ class RowEncoder:
             return tuple([self.value(place, value) for place, value in enumerate(values)])
         if len(record) != len(values):
             raise NeedsArrow
+        for place, lowest, highest in self._bounds:
+            if not lowest <= values[place] <= highest:
+                raise NeedsArrow
         fitted: list[Any] | None = None
         for place, fit in self._fitted:
             value = values[place]
@@ -81,15 +88,13 @@ class RowEncoder:
             return _text(value)
         return value if fit is None else fit(value)
 
-    def changed(self, record: Mapping[str, Any]) -> list[tuple[int, Any]]:
-        """The columns a record names, and their values."""
-        changed = []
-        for name, value in record.items():
-            place = self._known.get(name)
-            if place is None:
-                raise NeedsArrow
-            changed.append((place, self.value(place, value)))
-        return changed
+    def changed(self, record: Mapping[str, Any]) -> dict[int, Any]:
+        """The places of the columns a record names, and their values."""
+        known, value_of = self._known, self.value
+        try:
+            return {known[name]: value_of(known[name], value) for name, value in record.items()}
+        except KeyError as error:
+            raise NeedsArrow from error
 
     def shown_key(self, row: Values) -> Any:
         """The key of a row as people know it."""
@@ -117,7 +122,7 @@ def _form(type_: pa.DataType) -> tuple[type, Callable[[Any], Any] | None] | None
     if pa.types.is_boolean(type_):
         return bool, None
     if pa.types.is_signed_integer(type_):
-        return int, _integer(type_.bit_width)
+        return int, _integer(type_)
     if type_ == pa.float64():
         return float, _float
     if pa.types.is_decimal128(type_):
@@ -131,8 +136,14 @@ def _form(type_: pa.DataType) -> tuple[type, Callable[[Any], Any] | None] | None
     return None
 
 
-def _integer(bits: int) -> Callable[[int], int]:
-    lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
+def _bounds(type_: pa.DataType) -> tuple[int, int]:
+    """The lowest and the highest number of an integer type."""
+    half = 1 << type_.bit_width - 1
+    return -half, half - 1
+
+
+def _integer(type_: pa.DataType) -> Callable[[int], int]:
+    lowest, highest = _bounds(type_)
 
     def fit(value: int) -> int:
         if lowest <= value <= highest:
@@ -144,7 +155,7 @@ def _integer(bits: int) -> Callable[[int], int]:
 
 def _float(value: float) -> float:
     """One object for every NaN, so that rows with it are equal."""
-    return NAN if math.isnan(value) else value
+    return NAN if value != value else value  # noqa: PLR0124 - only NaN differs from itself
 
 
 def _decimal(precision: int, scale: int) -> Callable[[Decimal], Decimal]:

@@ -9,11 +9,12 @@ nothing of that, so readers need no lock and no copy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from velostream.tables.memory.index import KeyDictionary, KeyHashes, PositionInd
 from velostream.tables.memory.journal import ALIVE, Journal, RowIds
 from velostream.tables.memory.keys import as_array, key_normaliser, key_values
 from velostream.tables.memory.spill import mapped_batch, mapped_index
-from velostream.tables.memory.tail import MOST_ROWS, TailedChunks, Values
+from velostream.tables.memory.tail import MOST_ROWS, Patch, TailedChunks, Values
 
 _WORTH_HASHING = 256
 """Fewer keys are looked up one by one."""
@@ -59,11 +60,10 @@ class Delta:
         return bool(self.rows.num_rows or len(self.removed))
 
 
-@dataclass(frozen=True, slots=True)
-class RowDelta:
+class RowDelta(NamedTuple):
     """Like `Delta`, of a few rows as Python values."""
 
-    rows: Sequence[Values] = ()
+    rows: Sequence[Values | Patch] = ()
     keys: Sequence[Hashable] = ()
     """Keys of the rows added, in a keyed table."""
     removed: Sequence[int] = ()
@@ -119,7 +119,7 @@ class Generation:
         self.secondary: dict[tuple[str, ...], PositionIndex] = {}
         self._key_places = [schema.get_field_index(name) for name in key]
         self._key_of = _picker(pa.schema([schema.field(name) for name in key]), self.key)
-        self._values_of: dict[tuple[str, ...], Callable[[Values], Hashable]] = {}
+        self._values_of: dict[tuple[str, ...], Callable[[Values | Mapping[int, Any]], Hashable]] = {}
         self.content: PositionIndex | None = None
         """Row hash to positions; made when rows of a bag are first removed by value."""
         self.length = 0
@@ -196,20 +196,23 @@ class Generation:
         """Like `apply`. A bag with an index by row hash can't take rows this way."""
         start = self.length
         stored, removed = self.stored, self.removed
-        for values in delta.rows:
+        rows, keys, gone = delta
+        for values in rows:
             stored.rows.append(values)
             removed.append(ALIVE)
-        for position in delta.removed:
+        for position in gone:
             removed.view[position] = sequence
-        self.length = start + len(delta.rows)
-        self.alive += len(delta.rows) - len(delta.removed)
-        self._note_time(len(delta.rows))
-        self.journal.append_few(sequence, row_end=self.length, removed=delta.removed)
+        self.length = start + len(rows)
+        self.alive += len(rows) - len(gone)
+        if self.added_at is not None:
+            self._note_time(len(rows))
+        self.journal.append_few(sequence, row_end=self.length, removed=gone)
         if self.keys is not None:
-            self.keys.add_few(delta.keys, start)
+            self.keys.add_few(keys, start)
         for columns, index in self.secondary.items():
             value_of = self.values_of(columns)
-            index.add(map(value_of, delta.rows), start)
+            places = [self.schema.get_field_index(name) for name in columns]
+            index.add([value_of(stored.some_values(row, places)) for row in rows], start)
         if len(stored.rows) >= MOST_ROWS:
             self.stored = TailedChunks(stored.columnar())
             if isinstance(self.keys, KeyHashes) and self.keys.wants_cover:
@@ -231,10 +234,10 @@ class Generation:
     def _key_at(self, position: int) -> Hashable:
         stored = self.stored
         if position >= stored.start:
-            return self.values_of(self.key)(stored.rows[position - stored.start])
+            return self.values_of(self.key)(stored.values_at(position))
         return self._key_of(stored.chunks.values_at(position, self._key_places))
 
-    def values_of(self, columns: tuple[str, ...]) -> Callable[[Values], Hashable]:
+    def values_of(self, columns: tuple[str, ...]) -> Callable[[Values | Mapping[int, Any]], Hashable]:
         """From the values of a row to what an index on these columns has them under."""
         value_of = self._values_of.get(columns)
         if value_of is None:
@@ -376,7 +379,7 @@ class Generation:
         return fresh
 
 
-def _picker(schema: pa.Schema, columns: tuple[str, ...]) -> Callable[[Values], Hashable]:
+def _picker(schema: pa.Schema, columns: tuple[str, ...]) -> Callable[[Values | Mapping[int, Any]], Hashable]:
     if not columns:
         return lambda _: None
     pick = itemgetter(*(schema.get_field_index(name) for name in columns))

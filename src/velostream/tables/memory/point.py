@@ -6,7 +6,6 @@ The same rules as `stage` has for whole columns, for rows that a `RowEncoder` ha
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from velostream.errors import TableError
@@ -15,16 +14,18 @@ from velostream.tables.memory.encode import NeedsArrow, RowEncoder
 from velostream.tables.memory.generation import Generation, RowDelta
 from velostream.tables.memory.index import KeyIndex
 from velostream.tables.memory.journal import ALIVE
-from velostream.tables.memory.tail import Values
+from velostream.tables.memory.tail import Patch, Values
 
 
-@dataclass(frozen=True, slots=True)
 class PointWriter:
     """Rows against the newest ones of a generation. A method gives None when nothing changes."""
 
-    name: str
-    generation: Generation
-    encoder: RowEncoder
+    __slots__ = ("_name", "encoder", "generation")
+
+    def __init__(self, name: str, generation: Generation, encoder: RowEncoder) -> None:
+        self._name = name
+        self.generation = generation
+        self.encoder = encoder
 
     def put(self, mode: Mode, rows: Sequence[Values]) -> RowDelta | None:
         """Append or upsert rows."""
@@ -35,14 +36,13 @@ class PointWriter:
             return RowDelta(rows) if rows else None
         key_of = self.encoder.key
         if len(rows) == 1:
-            given = {key_of(rows[0]): rows[0]}
-        else:
-            given = {}
-            for row in rows:
-                key = key_of(row)
-                if mode is Mode.APPEND and key in given:
-                    raise TableError.duplicate_key(self.name, self.encoder.shown_key(row))
-                given[key] = row
+            return self._put_one(mode, keys, key_of(rows[0]), rows)
+        given: dict[Hashable, Values] = {}
+        for row in rows:
+            key = key_of(row)
+            if mode is Mode.APPEND and key in given:
+                raise TableError.duplicate_key(self._name, self.encoder.shown_key(row))
+            given[key] = row
         added: list[Values] = []
         added_keys: list[Hashable] = []
         removed: list[int] = []
@@ -50,7 +50,7 @@ class PointWriter:
             position = self._alive(keys, key)
             if position is not None:
                 if mode is Mode.APPEND:
-                    raise TableError.duplicate_key(self.name, self.encoder.shown_key(row))
+                    raise TableError.duplicate_key(self._name, self.encoder.shown_key(row))
                 if self._equals(position, row):
                     continue
                 removed.append(position)
@@ -58,27 +58,37 @@ class PointWriter:
             added_keys.append(key)
         return RowDelta(added, added_keys, removed) if added else None
 
+    def _put_one(self, mode: Mode, keys: KeyIndex, key: Hashable, rows: Sequence[Values]) -> RowDelta | None:
+        position = self._alive(keys, key)
+        if position is None:
+            return RowDelta(rows, (key,))
+        if mode is Mode.APPEND:
+            raise TableError.duplicate_key(self._name, self.encoder.shown_key(rows[0]))
+        return None if self._equals(position, rows[0]) else RowDelta(rows, (key,), (position,))
+
     def update(self, records: Sequence[Mapping[str, Any]]) -> tuple[RowDelta | None, int]:
         """Give the rows of the records' keys the values the records have; and how many rows there are."""
         keys = self.generation.keys
         if keys is None:
-            raise TableError.without_key(self.name)
+            raise TableError.without_key(self._name)
+        if len(records) == 1:
+            return self._update_one(keys, records[0])
         old: dict[Hashable, Values] = {}
         new: dict[Hashable, Values] = {}
         positions: dict[Hashable, int] = {}
         found = 0
         for record in records:
             changes = self.encoder.changed(record)
-            key = self.encoder.key_of_places(dict(changes))
+            key = self.encoder.key_of_places(changes)
             position = self._alive(keys, key)
             if position is None:
                 continue
             found += 1
             if key not in positions:
                 positions[key] = position
-                old[key] = new[key] = self._values_at(position)
+                old[key] = new[key] = self.generation.stored.values_at(position)
             values = list(new[key])
-            for place, value in changes:
+            for place, value in changes.items():
                 values[place] = value
             new[key] = tuple(values)
         changed = [key for key in positions if not _same(old[key], new[key])]
@@ -86,11 +96,32 @@ class PointWriter:
             return None, found
         return RowDelta([new[key] for key in changed], changed, [positions[key] for key in changed]), found
 
+    def _update_one(self, keys: KeyIndex, record: Mapping[str, Any]) -> tuple[RowDelta | None, int]:
+        changes = self.encoder.changed(record)
+        key = self.encoder.key_of_places(changes)
+        position = self._alive(keys, key)
+        if position is None:
+            return None, 0
+        stored = self.generation.stored
+        row: Values | Patch
+        if position < stored.start:
+            readers, at = stored.chunks.readers_of(position)
+            differs = [place for place, value in changes.items() if not _same_value(readers[place](at), value)]
+            row = Patch(position, changes)
+        else:
+            old = stored.values_at(position)
+            differs = [place for place, value in changes.items() if not _same_value(old[place], value)]
+            values = list(old)
+            for place, value in changes.items():
+                values[place] = value
+            row = tuple(values)
+        return RowDelta((row,), (key,), (position,)) if differs else None, 1
+
     def delete(self, keys: Iterable[Hashable]) -> RowDelta | None:
         """Remove the rows of keys, which are distinct and in the form of `keys.key_values`."""
         index = self.generation.keys
         if index is None:
-            raise TableError.without_key(self.name)
+            raise TableError.without_key(self._name)
         positions = [self._alive(index, key) for key in keys]
         removed = [position for position in positions if position is not None]
         return RowDelta(removed=removed) if removed else None
@@ -99,16 +130,10 @@ class PointWriter:
         position = keys.find(key, -1)
         return position if position >= 0 and self.generation.removed.view[position] == ALIVE else None
 
-    def _values_at(self, position: int) -> Values:
-        stored = self.generation.stored
-        if position >= stored.start:
-            return stored.rows[position - stored.start]
-        return stored.chunks.values_at(position)
-
     def _equals(self, position: int, row: Values) -> bool:
         stored = self.generation.stored
         if position >= stored.start:
-            return _same(stored.rows[position - stored.start], row)
+            return _same(stored.values_at(position), row)
         readers, at = stored.chunks.readers_of(position)
         return all(_same_value(read(at), value) for read, value in zip(readers, row, strict=True))
 

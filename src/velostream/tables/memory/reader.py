@@ -82,7 +82,7 @@ def _valid_reader(array: pa.Array) -> Reader | None:
         return _decimals(array)
     if pa.types.is_timestamp(type_) and type_.unit == "us":
         moments = _fixed(array, "q")
-        return lambda row: _EPOCH + timedelta(microseconds=moments[row])
+        return lambda row: _EPOCH + timedelta(0, 0, moments[row])
     if pa.types.is_date32(type_):
         days = _fixed(array, "i")
         return lambda row: date.fromordinal(_EPOCH_DAY + days[row])

@@ -71,7 +71,7 @@ class MemorySnapshot(Snapshot):
             return None
         if position < self._tail_start:
             return MemoryRow(self._layout, self._stored.chunks, position)
-        return DecodedRow(self._layout, self._stored.rows[position - self._tail_start])
+        return DecodedRow(self._layout, self._stored.values_at(position))
 
     def contains(self, key: KeyValue) -> bool:
         # Spelled out as in `get`: half of the time would be a call of something common to both.
@@ -182,7 +182,7 @@ class MemorySnapshot(Snapshot):
         """The row at a position that this snapshot sees."""
         if position < self._tail_start:
             return MemoryRow(self._layout, self._stored.chunks, position)
-        return DecodedRow(self._layout, self._stored.rows[position - self._tail_start])
+        return DecodedRow(self._layout, self._stored.values_at(position))
 
     @property
     def secondary(self) -> Mapping[tuple[str, ...], PositionIndex]:

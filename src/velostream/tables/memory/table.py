@@ -88,6 +88,7 @@ class MemoryTable(Table):
         self._closing: Callable[[], None] | None = None
         self.layout = RowLayout.of(schema.arrow)
         self._encoder = RowEncoder.of(schema)
+        self._writer: PointWriter | None = None
         self.plans = PlanCache()
         self._statistics: tuple[int, ColumnStatistics] | None = None
         self.expiry_is_due = False
@@ -233,7 +234,11 @@ class MemoryTable(Table):
         return removed if self._sequence.write_rows(self, resolve) else None
 
     def _point_writer(self, encoder: RowEncoder) -> PointWriter:
-        return PointWriter(self.name, self._generation, encoder)
+        """Under the commit lock only: a generation may be followed by another any time before."""
+        writer = self._writer
+        if writer is None or writer.generation is not self._generation:
+            writer = self._writer = PointWriter(self.name, self._generation, encoder)
+        return writer
 
     def __len__(self) -> int:
         return len(self.snapshot())

@@ -6,12 +6,14 @@ columns has the rows of the list turned into a chunk, once; positions stay what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from velostream.tables.memory.chunks import Chunks
+from velostream.tables.memory.keys import as_array
 
 Values = tuple[Any, ...]
 """A row as Python values in the order of the columns, in the form of `values.python_values`."""
@@ -19,6 +21,17 @@ Values = tuple[Any, ...]
 MOST_ROWS = 4096
 """A list of that many rows becomes a chunk for good."""
 _BYTES_PER_VALUE = 64
+
+
+class Patch(NamedTuple):
+    """A row that differs from one in the chunks in a few values: most of it is never read before it is a column again.
+
+    `position` is before the start of the tail it is in.
+    """
+
+    position: int
+    changes: Mapping[int, Any]
+    """Values by the places of their columns."""
 
 
 class TailedChunks:
@@ -34,7 +47,7 @@ class TailedChunks:
         self.chunks = chunks
         """Cover the positions up to `start`, and as many of `rows` as somebody has asked for."""
         self.start = chunks.length
-        self.rows: list[Values] = []
+        self.rows: list[Values | Patch] = []
 
     @property
     def length(self) -> int:
@@ -45,17 +58,67 @@ class TailedChunks:
         """Bytes of the chunks, and about as many as the rows of the tail take."""
         return self.chunks.nbytes + len(self.rows) * len(self.chunks.schema) * _BYTES_PER_VALUE
 
+    def values_at(self, position: int) -> Values:
+        """All values of a row."""
+        if position < self.start:
+            return self.chunks.values_at(position)
+        row = self.rows[position - self.start]
+        if type(row) is Patch:
+            values = list(self.chunks.values_at(row.position))
+            for place, value in row.changes.items():
+                values[place] = value
+            # The same row in another form, so it doesn't matter who puts it there first.
+            row = self.rows[position - self.start] = tuple(values)
+        return row
+
+    def some_values(self, row: Values | Patch, places: Sequence[int]) -> Values | Mapping[int, Any]:
+        """Something that gives the values of a row of the tail by these places."""
+        if type(row) is not Patch:
+            return row
+        readers, at = self.chunks.readers_of(row.position)
+        return {place: row.changes[place] if place in row.changes else readers[place](at) for place in places}
+
     def columnar(self, length: int | None = None) -> Chunks:
         """Chunks that hold the first `length` rows (all of them), and perhaps more."""
         chunks = self.chunks
         wanted = self.length if length is None else length
         if chunks.length < wanted:
             fresh = self.rows[chunks.length - self.start : wanted - self.start]
-            chunks = self.chunks = chunks.appended(table_of(fresh, chunks.schema))
+            chunks = self.chunks = chunks.appended(_table_of(fresh, chunks))
         return chunks
 
 
-def table_of(rows: Sequence[Values], schema: pa.Schema) -> pa.Table:
+def _table_of(rows: Sequence[Values | Patch], chunks: Chunks) -> pa.Table:
+    """Rows of the tail as columns, in their order."""
+    schema = chunks.schema
+    patches = [number for number, row in enumerate(rows) if type(row) is Patch]
+    if not patches:
+        return table_of(rows, schema)
+    patched = _patched([rows[number] for number in patches], chunks)
+    if len(patches) == len(rows):
+        return patched
+    others = [number for number, row in enumerate(rows) if type(row) is not Patch]
+    both = pa.concat_tables([patched, table_of([rows[number] for number in others], schema)])
+    return both.take(pa.array(np.argsort(patches + others)))
+
+
+def _patched(patches: Sequence[Any], chunks: Chunks) -> pa.Table:
+    """The rows that patches speak of, with their changes: a whole column at a time."""
+    before = chunks.take(np.array([patch.position for patch in patches], dtype=np.int64))
+    columns = []
+    for place, type_ in enumerate(chunks.schema.types):
+        changed = [number for number, patch in enumerate(patches) if place in patch.changes]
+        column = as_array(before.column(place))
+        if changed:
+            values = pa.array([patches[number].changes[place] for number in changed], type_)
+            chosen = np.arange(len(patches))
+            chosen[changed] = len(patches) + np.arange(len(changed))
+            column = pa.concat_arrays([column, values]).take(pa.array(chosen))
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=chunks.schema)
+
+
+def table_of(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     """Rows of Python values as columns."""
     if not rows:
         return schema.empty_table()
