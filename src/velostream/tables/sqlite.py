@@ -6,7 +6,7 @@ import re
 import sqlite3
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
@@ -33,6 +33,7 @@ from velostream.tables.relational.codec import (
     encode_floats_with_nan_as_text,
     encode_microseconds,
     encode_nested,
+    encode_times_as_text,
     plain,
 )
 from velostream.tables.relational.dialect import Dialect, DriverConnection, Failure, Trouble, encoded_rows
@@ -42,6 +43,9 @@ _DIGITS_OF_DOUBLE = 15
 """Decimals of so many digits keep their order as doubles, whatever the last bit of a conversion."""
 _PREPARED_STATEMENTS = 512
 _FILE = "table.sqlite"
+_BINARY = "{} COLLATE BINARY"
+_ROW_NUMBERS = ("rowid", "_rowid_", "oid")
+"""Names of SQLite's own number of a row; a column of that name hides one."""
 
 
 class SqliteTable(RelationalTable):
@@ -91,6 +95,8 @@ class SqliteDialect(Dialect):
         self._read_only = read_only
         self._folder = folder
         self._process = uuid.uuid4().hex
+        self._compares_utf8 = True
+        """Texts are compared by the bytes of the file's encoding; known once there was a connection."""
 
     @property
     def address(self) -> str:
@@ -110,9 +116,11 @@ class SqliteDialect(Dialect):
                 # Readers then don't hold up the writer nor the writer them.
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
+            (encoding,) = connection.execute("PRAGMA encoding").fetchone()
         except sqlite3.Error:
             connection.close()
             raise
+        self._compares_utf8 = encoding == "UTF-8"
         return connection
 
     def begin(self, connection: DriverConnection, *, write: bool) -> None:
@@ -154,12 +162,12 @@ class SqliteDialect(Dialect):
             order = "CAST({} AS REAL)" if type_.precision <= _DIGITS_OF_DOUBLE else None
             return Codec(type_, "TEXT", encode_as_text, decode_text(type_), order=order)
         if pa.types.is_string(type_):
-            binary = "{} COLLATE BINARY"
-            return Codec(type_, "TEXT", plain, decode_as(type_), equality=binary, order=binary)
+            order = _BINARY if self._compares_utf8 else None
+            return Codec(type_, "TEXT", plain, decode_as(type_), equality=_BINARY, order=order)
         if pa.types.is_binary(type_):
             return Codec(type_, "BLOB", plain, decode_bytes)
         if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-            return Codec(type_, "TEXT", encode_as_text, decode_text(type_))
+            return Codec(type_, "TEXT", encode_times_as_text, decode_text(type_))
         if pa.types.is_duration(type_):
             return Codec(type_, "INTEGER", encode_microseconds, decode_microseconds(type_))
         return Codec(type_, "TEXT", encode_nested, decode_nested(type_), equality=None, order=None)
@@ -190,20 +198,22 @@ class SqliteDialect(Dialect):
             DeclaredColumn(column, type_, nullable=not (not_null or pk), has_default=bool(default))
             for column, type_, not_null, default, pk in found
         )
-        unique = []
-        primary = frozenset(row[0] for row in found if row[4])
-        if primary:
-            unique.append(primary)
-        indexes = self.rows(connection, 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', [name])
-        for (index,) in list(indexes):
+        unique = [frozenset(row[0] for row in found if row[4])]
+        indexes = []
+        listed = self.rows(connection, 'SELECT name, "unique" FROM pragma_index_list(?) WHERE NOT partial', [name])
+        for index, is_unique in list(listed):
             names = [row[0] for row in self.rows(connection, "SELECT name FROM pragma_index_info(?)", [index])]
+            # An index over an expression has no name there.
             if None not in names:
-                unique.append(frozenset(names))
-        identity = "rowid" if self._has_rowid(connection, name) else None
-        return DeclaredTable(columns, tuple(unique), identity)
+                indexes.append(tuple(names))
+                unique += [frozenset(names)] if is_unique else []
+        numbered = "SELECT 1 FROM pragma_table_list(?) WHERE schema = 'main' AND type = 'table' AND NOT wr"
+        # Views have no numbers, nor have tables WITHOUT ROWID.
+        identity = _row_number(row[0] for row in found) if self.scalar(connection, numbered, [name]) else None
+        return DeclaredTable(columns, tuple(unique), identity, tuple(indexes))
 
     def identity(self, layout: Layout) -> tuple[str | None, bool]:
-        return "rowid", False
+        return _row_number(column.stored_name for column in layout.columns), False
 
     def enforces(self, layout: Layout) -> bool:
         return True
@@ -256,11 +266,10 @@ class SqliteDialect(Dialect):
     def _key_terms(self, layout: Layout) -> list[str]:
         return [_never_null(column, self.quote(column.stored_name)) for column in layout.key]
 
-    def _has_rowid(self, connection: DriverConnection, name: str) -> bool:
-        row = next(
-            self.rows(connection, "SELECT type, wr FROM pragma_table_list(?) WHERE schema = 'main'", [name]), None
-        )
-        return row is not None and row[0] == "table" and not row[1]
+
+def _row_number(columns: Iterable[str]) -> str | None:
+    taken = {name.lower() for name in columns}
+    return next((name for name in _ROW_NUMBERS if name not in taken), None)
 
 
 def _never_null(column: StoredColumn, expression: str) -> str:

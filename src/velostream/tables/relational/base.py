@@ -7,12 +7,13 @@ are never apart.
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from velostream.errors import NotFoundError, TableError, UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch, Write
@@ -25,6 +26,7 @@ from velostream.tables.memory.values import python_value
 from velostream.tables.relational.condition import RelationalCondition
 from velostream.tables.relational.database import Database
 from velostream.tables.relational.dialect import Dialect, DriverConnection
+from velostream.tables.relational.layout import StoredColumn
 from velostream.tables.relational.metadata import Metadata, TableState
 from velostream.tables.relational.opening import Opened, Opening
 from velostream.tables.relational.pool import PoolSettings
@@ -86,6 +88,7 @@ class RelationalTable(Table):
         self._dialect = database.dialect
         self._layout = opened.layout
         self._reader = Reader(database.dialect, opened.layout)
+        self._reader.conditions.indexes = opened.indexes
         self._metadata = Metadata(database.dialect)
         self._has_entry = opened.state is not None
         self._read_only = options.text("access") == "read-only"
@@ -176,6 +179,23 @@ class RelationalTable(Table):
     def compile_condition(self, condition: Expression) -> RelationalCondition:
         """Raises `CannotCompile` for what only Spark evaluates as Spark does."""
         return self._reader.conditions.compile(condition)
+
+    def create_index(self, columns: Sequence[str]) -> None:
+        self._refuse_if_read_only("indexes")
+        stored = self._layout.select(columns)
+        statement = self._dialect.create_index_statement(self._layout, self._index_name(stored), stored)
+        self._database.write(lambda connection: self._dialect.run(connection, statement), repeatable=True)
+        self._reader.conditions.indexes |= {tuple(column.name for column in stored)}
+
+    def drop_index(self, columns: Sequence[str]) -> None:
+        self._refuse_if_read_only("indexes")
+        stored = self._layout.select(columns)
+        statement = self._dialect.drop_index_statement(self._layout, self._index_name(stored))
+        self._database.write(lambda connection: self._dialect.run(connection, statement), repeatable=True)
+        self._reader.conditions.indexes -= {tuple(column.name for column in stored)}
+
+    def stats(self) -> Mapping[str, Any]:
+        return {**super().stats(), "indexes": sorted(map(list, self._reader.conditions.indexes))}
 
     def exclusive(self) -> AbstractContextManager[None]:
         self._refuse_if_read_only("update")
@@ -284,6 +304,11 @@ class RelationalTable(Table):
         if version is None:
             raise NotFoundError.of("table", self._layout.name)
         return version
+
+    def _index_name(self, columns: Sequence[StoredColumn]) -> str:
+        """The same each time, and short enough for every store."""
+        text = repr((self._layout.name, [column.stored_name for column in columns]))
+        return f"velostream_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def _refuse_if_read_only(self, capability: str) -> None:
         if self._read_only:

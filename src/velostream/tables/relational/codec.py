@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from velostream.errors import TableError
 from velostream.tables.memory.values import plain_type, python_values
 
 Encoder = Callable[[pa.Array], Sequence[Any]]
@@ -24,6 +26,9 @@ Decoder = Callable[[Sequence[Any]], pa.Array]
 
 NOT_A_NUMBER = "NaN"
 _MICROSECOND = timedelta(microseconds=1)
+_YEAR_0 = -62_167_219_200_000_000
+_YEAR_10000 = 253_402_300_800_000_000
+"""In microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,20 @@ def decode_floats(type_: pa.DataType) -> Decoder:
 
 
 def encode_as_text(array: pa.Array) -> Sequence[Any]:
-    """What Arrow writes for decimals, dates and timestamps: one text for one value, of one width for times."""
+    """What Arrow writes for decimals: one text for one value."""
     return list(array.cast(pa.string()).to_pylist())
+
+
+def encode_times_as_text(array: pa.Array) -> Sequence[Any]:
+    """What Arrow writes for dates and timestamps: texts of one width, which have the order of the times.
+
+    Raises `TableError` for a year of more than four digits, which would break that order and can't be read again.
+    """
+    bounds = pc.min_max(array.cast(pa.timestamp("us") if pa.types.is_date(array.type) else array.type).cast(pa.int64()))
+    earliest, latest = bounds["min"].as_py(), bounds["max"].as_py()
+    if earliest is not None and not (earliest >= _YEAR_0 and latest < _YEAR_10000):
+        raise TableError("times are kept here for the years 0 to 9999 only", code="wrong-type")
+    return encode_as_text(array)
 
 
 def decode_text(type_: pa.DataType) -> Decoder:

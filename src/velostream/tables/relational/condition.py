@@ -61,7 +61,19 @@ class ConditionCompiler:
         self._dialect = dialect
         self._layout = layout
         self._known: OrderedDict[Expression, RelationalCondition] = OrderedDict()
+        self._indexes: frozenset[tuple[str, ...]] = frozenset()
         self._lock = threading.Lock()
+
+    @property
+    def indexes(self) -> frozenset[tuple[str, ...]]:
+        """Column sets by which rows are found without looking at all, beside the key."""
+        return self._indexes
+
+    @indexes.setter
+    def indexes(self, indexes: frozenset[tuple[str, ...]]) -> None:
+        with self._lock:
+            self._indexes = indexes
+            self._known.clear()
 
     def compile(self, condition: Expression | None) -> RelationalCondition:
         """Raises `NotFoundError` for an unknown column, and `CannotCompile` for what only Spark evaluates."""
@@ -97,9 +109,16 @@ class ConditionCompiler:
         return RelationalCondition(
             text=" AND ".join(f"({text})" for text in texts),
             parameters=tuple(rendering.parameters),
-            access="key" if schema.key and tied.issuperset(schema.key) else "scan",
+            access=self._access(tied),
             rest=Remainder.of(left, schema),
         )
+
+    def _access(self, tied: set[str]) -> str:
+        """How rows are found when these columns are tied to constants."""
+        key = self._layout.schema.key
+        if key and tied.issuperset(key):
+            return "key"
+        return "index" if any(tied.issuperset(columns) for columns in self._indexes) else "scan"
 
 
 class _CannotPush(Exception):  # noqa: N818 - no fault of anybody's

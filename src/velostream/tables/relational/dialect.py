@@ -204,6 +204,15 @@ class Dialect(ABC):
     def drop_statements(self, layout: Layout) -> list[str]:
         return [f"DROP TABLE IF EXISTS {layout.quoted}"]
 
+    def create_index_statement(self, layout: Layout, name: str, columns: Sequence[StoredColumn]) -> str:
+        """What makes rows quick to find by these columns; an index of that name is no error."""
+        terms = ", ".join(self.quote(column.stored_name) for column in columns)
+        return f"CREATE INDEX IF NOT EXISTS {self.quote(name)} ON {layout.quoted} ({terms})"
+
+    def drop_index_statement(self, layout: Layout, name: str) -> str:
+        """What gives up such an index; none of that name is no error."""
+        return f"DROP INDEX IF EXISTS {self.quote(name)}"
+
     def key_condition(self, layout: Layout, columns: Sequence[str], values: Sequence[str]) -> str:
         """That the key's columns, given as SQL, have these values, given as SQL; NULL equals NULL.
 

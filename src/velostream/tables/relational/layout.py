@@ -39,6 +39,8 @@ class DeclaredTable:
     """Sets of column names that the store itself keeps unique, the primary key among them."""
     identity: str | None = None
     """An expression that tells rows apart and gives them an order; None when there is none."""
+    indexes: tuple[tuple[str, ...], ...] = ()
+    """Names of columns by whose values rows are found without looking at all; as far as the dialect knows."""
 
     def find(self, name: str) -> DeclaredColumn | None:
         exact = next((column for column in self.columns if column.name == name), None)

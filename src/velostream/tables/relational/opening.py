@@ -22,6 +22,8 @@ class Opened:
     layout: Layout
     state: TableState | None
     """Its entry in the metadata; None for a table that is read only and was never ours."""
+    indexes: frozenset[tuple[str, ...]] = frozenset()
+    """Columns of indexes the store has, as far as it is known."""
 
 
 class Opening:
@@ -49,9 +51,9 @@ class Opening:
             raise NotFoundError.of("table", self._name)
         state = self._metadata.state(connection, self._name) if self._metadata.exists(connection) else None
         if state is None or not state.made:
-            return Opened(self._adopted_layout(declared), state)
+            return self._opened(self._adopted_layout(declared), state, declared)
         self._check_schema(state.schema)
-        return Opened(self._own_layout(), state)
+        return self._opened(self._own_layout(), state, declared)
 
     def _make_or_find(self, connection: DriverConnection) -> Opened:
         self._metadata.create(connection)
@@ -68,16 +70,22 @@ class Opening:
                     state = declared = None
         if state is not None and state.made and declared is not None:
             self._check_schema(state.schema)
-            return Opened(self._own_layout(), state)
+            return self._opened(self._own_layout(), state, declared)
         if declared is not None:
             layout = self._adopted_layout(declared)
-            return Opened(layout, state or self._entered(connection, made=False))
+            return self._opened(layout, state or self._entered(connection, made=False), declared)
         layout = self._own_layout()
         # The entry first: where a store ends the transaction with CREATE TABLE, a crash leaves an entry to complete.
         state = state or self._entered(connection, made=True)
         for statement in self._dialect.create_statements(layout):
             self._dialect.run(connection, statement)
         return Opened(layout, state)
+
+    @staticmethod
+    def _opened(layout: Layout, state: TableState | None, declared: DeclaredTable) -> Opened:
+        ours = {column.stored_name: column.name for column in layout.columns}
+        known = (names for names in declared.indexes if all(name in ours for name in names))
+        return Opened(layout, state, frozenset(tuple(ours[name] for name in names) for names in known))
 
     def _entered(self, connection: DriverConnection, *, made: bool) -> TableState:
         """A new entry in the metadata."""

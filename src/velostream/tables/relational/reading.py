@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from velostream.errors import TableError
 from velostream.model.expression import Expression
+from velostream.model.types import render_type
 from velostream.tables.difference import Present
 from velostream.tables.memory.compare import hashable_rows
 from velostream.tables.memory.conform import stored_schema
@@ -188,8 +190,20 @@ class Reader:
             yield self._batch(found, columns)
 
     def _batch(self, values: Sequence[Sequence[Any]], columns: Sequence[StoredColumn]) -> pa.RecordBatch:
-        arrays = [column.codec.decode(value) for column, value in zip(columns, values, strict=True)]
+        arrays = [self._decoded(column, value) for column, value in zip(columns, values, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema(columns))
+
+    def _decoded(self, column: StoredColumn, values: Sequence[Any]) -> pa.Array:
+        try:
+            return column.codec.decode(values)
+        except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+            # Another program may write what the column's type in the store allows and ours does not.
+            raise TableError(
+                f'column "{column.name}" of table "{self.layout.name}" holds a value that is no '
+                f"{render_type(column.codec.type)}",
+                detail=str(error),
+                code="wrong-type",
+            ) from error
 
     def _table(self, values: Sequence[Sequence[Any]], columns: Sequence[StoredColumn]) -> pa.Table:
         return pa.Table.from_batches([self._batch(values, columns)])
