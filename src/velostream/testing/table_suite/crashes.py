@@ -9,12 +9,11 @@ from collections.abc import Callable
 
 from velostream.errors import StoreError, VelostreamError
 from velostream.model.change import Epoch, Mode
-from velostream.tables.base import Table
+from velostream.tables.base import Table, TableWrites
 from velostream.testing.table_cases import BAG, KEYED, in_threads, write
-from velostream.testing.table_killed import KilledWriter, epoch_found, epoch_write
+from velostream.testing.table_killed import WRITER, KilledWriter, epoch_found, epoch_write
 from velostream.testing.table_suite.harness import TableHarness
 
-_KILLS = 2
 _PATIENCE = 60.0
 
 
@@ -24,18 +23,25 @@ class Crashes(TableHarness):
         if self.lacks("epochs", "upsert", "durable"):
             return
         spec = self.new_spec(KEYED)
-        last = -1
-        for kill in range(_KILLS):
-            acknowledged = KilledWriter(self._kind, spec, first_epoch=last + 1).kill_after(
-                commits=2, delay=0.005 * kill
-            )
-            table = self.open(spec)
-            assert epoch_found(table) in (acknowledged, acknowledged + 1)
-            last = acknowledged + 1
-            for number in (acknowledged, last):
-                table.commit(epoch_write(number), Epoch("killed", number))
-            assert epoch_found(table) == last
-            self.close(table)
+        acknowledged = KilledWriter(self._kind, [spec]).kill_after(commits=2, delay=0)
+        table = self.open(spec)
+        assert epoch_found(table) in (acknowledged, acknowledged + 1)
+        for number in (acknowledged, acknowledged + 1):
+            table.commit(epoch_write(number), Epoch(WRITER, number))
+        assert epoch_found(table) == acknowledged + 1
+
+    def test_a_killed_transaction_is_whole_or_not_there(self) -> None:  # B50, B55
+        if self.lacks("epochs", "upsert", "durable", "transactions"):
+            return
+        specs = self.specs_together(KEYED, KEYED)
+        acknowledged = KilledWriter(self._kind, specs).kill_after(commits=2, delay=0.004)
+        tables = self.open_together(specs)
+        found = {epoch_found(table) for table in tables}
+        assert found in ({acknowledged}, {acknowledged + 1})
+        for number in (acknowledged, acknowledged + 1):
+            parts = [TableWrites(table, [epoch_write(number)]) for table in tables]
+            tables[0].commit_together(parts, Epoch(WRITER, number))
+        assert {epoch_found(table) for table in tables} == {acknowledged + 1}
 
     def test_a_server_stopped_while_commits_run_loses_and_doubles_nothing(self) -> None:  # B56
         server = self.store.server

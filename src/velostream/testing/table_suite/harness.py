@@ -62,11 +62,14 @@ class TableHarness:
         """A new, empty table."""
         return self.open(self.new_spec(schema, options))
 
+    def specs_together(self, *schemas: Schema) -> Sequence[TableSpec]:
+        """Tables that don't exist yet and can be committed in one step."""
+        specs = [self.new_spec(schema) for schema in schemas]
+        return [replace(spec, directory=specs[0].directory) for spec in specs]
+
     def make_together(self, *schemas: Schema) -> Sequence[Table]:
         """New, empty tables that can be committed in one step."""
-        specs = [self.new_spec(schema) for schema in schemas]
-        specs = [replace(spec, directory=specs[0].directory) for spec in specs]
-        return self.open_together(specs)
+        return self.open_together(self.specs_together(*schemas))
 
     def open_together(self, specs: Sequence[TableSpec]) -> Sequence[Table]:
         opened = self.store.open_together(self._table_class, specs)
