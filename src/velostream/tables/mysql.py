@@ -29,6 +29,8 @@ from velostream.tables.relational.nulls import NullPattern, by_nulls
 from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
 
 _NULL = "NULL"
+_FEW_VALUES = 100
+"""So many are compared with every row, if there is no index; more are looked up by every row."""
 _KEY_PREFIX = "_velostream_key_"
 _BYTES_AT_ONCE = 4_000_000
 """Below the 16 MB that servers take at once by default, after every byte of text was doubled."""
@@ -268,10 +270,15 @@ class MysqlDialect(Dialect):
     ) -> Iterator[Sequence[Any]]:
         columns = condition.columns
         for pattern in by_nulls(columns, values):
-            statement = (
-                f"SELECT k.p, {', '.join(select)} FROM {_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t "
-                f"ON {condition.text(_values_of(columns, pattern))}"
-            )
+            if tuple(columns) == layout.key:
+                matches = condition.text(_values_of(columns, pattern))
+                source = f"{_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t"
+            else:
+                matches = self._column_condition(columns, pattern)
+                derived = f"(SELECT DISTINCT {_short_values(columns)} FROM {_json_table(columns)}) k"
+                few = len(pattern.numbers) <= _FEW_VALUES
+                source = f"{derived} JOIN {layout.quoted} t" if few else f"{layout.quoted} t STRAIGHT_JOIN {derived}"
+            statement = f"SELECT k.p, {', '.join(select)} FROM {source} ON {matches}"
             for text in _documents(columns, pattern):
                 yield from self.rows(connection, statement, [text])
 
@@ -296,11 +303,24 @@ class MysqlDialect(Dialect):
     def _key_name(self, position: int) -> str:
         return self.quote(f"{_KEY_PREFIX}{position}")
 
+    def _column_condition(self, columns: Sequence[StoredColumn], pattern: NullPattern) -> str:
+        """That a row has the values of `_short_values`."""
+        parts = []
+        for at, column in enumerate(columns):
+            name = f"t.{self.quote(column.stored_name)}"
+            if at in pattern.nulls:
+                parts.append(f"{name} IS NULL")
+                continue
+            exact = (column.codec.equality or "{}").format(name)
+            parts.append(f"{_short(column, exact)} = k.c{at}")
+        return " AND ".join(parts)
+
     def _foreign_text_condition(self, column: StoredColumn, name: str, value: str) -> str:
         """By the user's index, whose collation may call more texts equal, and then exactly."""
         if value == _NULL:
             return f"{name} IS NULL"
-        exact = f"CAST({name} AS BINARY) = CAST({value} AS BINARY)"
+        template = column.codec.equality or "{}"
+        exact = f"{template.format(name)} = {template.format(value)}"
         _, _, collation = column.codec.store_type.partition(" COLLATE ")
         if not collation:
             return exact
@@ -316,6 +336,23 @@ def _never_null(column: StoredColumn, expression: str) -> str:
     """A value of a key as short bytes, of which the empty ones stand for NULL."""
     short = f"UNHEX(SHA2({expression}, 256))" if _codec(column).long else f"CAST({expression} AS CHAR)"
     return f"IFNULL({short}, '')"
+
+
+def _short(column: StoredColumn, expression: str) -> str:
+    return f"SHA2({expression}, 256)" if _codec(column).long else expression
+
+
+def _short_values(columns: Sequence[StoredColumn]) -> str:
+    """The columns of `_json_table`, texts and bytes by their hashes.
+
+    Selected by DISTINCT they become a table with an index, by which every row of another finds its match. An index over
+    long columns would find nothing: MariaDB 10.11 makes one of no length.
+    """
+    values = (
+        f"{_short(column, (column.codec.equality or '{}').format(_codec(column).json_value.format(f'c{at}')))} AS c{at}"
+        for at, column in enumerate(columns)
+    )
+    return ", ".join(["p", *values])
 
 
 def _json_table(columns: Sequence[StoredColumn]) -> str:

@@ -57,10 +57,7 @@ def connect(address: ServerAddress, *, ssl: Mapping[str, Any], timeout_seconds: 
     with connection.cursor() as cursor:
         cursor.execute(f"SET NAMES utf8mb4 COLLATE {collation}")
         cursor.execute(f"SET SESSION time_zone = '+00:00', sql_mode = '{_SQL_MODE}'")
-        if mariadb:
-            # Values meet a column without an index by hashing, as they do in MySQL.
-            cursor.execute("SET SESSION join_cache_level = 4")
-        else:
+        if not mariadb:
             # When a table was last changed is asked of the table, not of what was known a day ago.
             cursor.execute("SET SESSION information_schema_stats_expiry = 0")
     return Opened(cast("DriverConnection", connection), collation)

@@ -147,7 +147,7 @@ def foreign_codec(type_: pa.DataType, store_type: str, collation: str) -> MysqlC
     if pa.types.is_string(type_):
         if bare not in _TEXTS:
             return None
-        exact = "CAST({} AS BINARY)" if foreign_collation != collation else "{}"
+        exact = "CAST(CONVERT({} USING utf8mb4) AS BINARY)" if foreign_collation != collation else "{}"
         return like_ours(equality=exact, order=exact)
     if pa.types.is_binary(type_):
         return like_ours() if bare in _BYTES else None
