@@ -42,7 +42,7 @@ class Filter:
         if not parts:
             return None
         condition = _conjunction(parts)
-        columns = tuple(schema.column(name).name for name in sorted(columns_of(condition)))
+        columns = tuple(sorted({schema.column(name).name for name in columns_of(condition)}))
         compiled = compile_expression(condition, schema)
         if not (pa.types.is_boolean(compiled.type) or pa.types.is_null(compiled.type)):
             raise CannotCompile(f"a condition is BOOLEAN, not {render_type(compiled.type)}")
