@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from velostream.engine.hash_index import Pairs, TooManyPairsError
-from velostream.engine.matching import Integers
 from velostream.engine.relations import (
     arrow_result,
     keep_alive,
@@ -34,6 +32,8 @@ from velostream.errors import UnsupportedError
 from velostream.model.schema import Column, Schema
 from velostream.sql.plan import KeyPair, Lookup, Stages
 from velostream.tables.base import Snapshot
+from velostream.tables.memory.hash_index import Pairs, TooManyPairsError
+from velostream.tables.memory.matching import Integers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

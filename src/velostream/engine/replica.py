@@ -22,8 +22,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from velostream.engine.hash_index import HashIndex, Pairs
-from velostream.engine.matching import (
+from velostream.errors import TableError
+from velostream.model.change import CHANGE
+from velostream.model.schema import Schema
+from velostream.tables.base import Snapshot, Table
+from velostream.tables.memory.hash_index import HashIndex, Pairs
+from velostream.tables.memory.matching import (
     Column,
     Hashes,
     Integers,
@@ -33,10 +37,6 @@ from velostream.engine.matching import (
     rows_match,
     rows_without_null,
 )
-from velostream.errors import TableError
-from velostream.model.change import CHANGE
-from velostream.model.schema import Schema
-from velostream.tables.base import Snapshot, Table
 
 _LARGEST_SHARE = 0.2
 """Changes beyond this share of the base are worth a new one."""

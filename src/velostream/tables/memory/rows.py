@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
@@ -134,9 +135,8 @@ class FoundRows(Sequence[Row]):
 
 def decoded_rows(batch: pa.RecordBatch) -> Iterator[Row]:
     """The rows of a batch, decoded column by column."""
-    layout = RowLayout.of(batch.schema)
-    for values in zip(*(python_values(column) for column in batch.columns), strict=True):
-        yield DecodedRow(layout, values)
+    rows = zip(*(python_values(column) for column in batch.columns), strict=True)
+    return map(partial(DecodedRow, RowLayout.of(batch.schema)), rows)
 
 
 class UnknownFieldError(NotFoundError, KeyError):

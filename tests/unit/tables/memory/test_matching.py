@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velostream.engine.hash_index import HashIndex, TooManyPairsError
-from velostream.engine.matching import hash_rows, rows_match, rows_without_null
 from velostream.model.types import parse_type
+from velostream.tables.memory.hash_index import HashIndex, TooManyPairsError
+from velostream.tables.memory.matching import hash_rows, rows_match, rows_without_null
 
 without_deadline = settings(deadline=None, max_examples=50)
 FLOATS = [0.0, -0.0, 1.5, -1.5, math.nan, math.inf, None]
@@ -78,7 +78,7 @@ def test_a_hash_does_not_depend_on_how_a_column_is_cut(rows, data):
 
 def test_a_hash_is_the_same_in_every_process():
     script = (
-        "import pyarrow as pa; from velostream.engine.matching import hash_rows;"
+        "import pyarrow as pa; from velostream.tables.memory.matching import hash_rows;"
         "print(hash_rows([pa.array(['a', 'long' * 99, None]), pa.array([1, 2, 3])]).tolist())"
     )
     environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
