@@ -20,6 +20,7 @@ from sqlglot import exp
 from velostream.engine.assignment import assign_column, assign_constant
 from velostream.engine.dml import check_new_keys, signed
 from velostream.engine.draft import DraftTable, concatenated
+from velostream.engine.folding import Fold
 from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, Case, Cast, ColumnRef, Expression, Literal
 from velostream.model.schema import Column, Schema
@@ -70,6 +71,7 @@ class PairChange:
         self._assigned: dict[str, exp.Expr] = dict(plan.assignments)
         self._pair_schema = Schema((*schema.columns, *driving.columns))
         self._lowered = self._lower(text)
+        self._fold = self._foldable()
         everything = [*(_equation(one) for one in self._lookups), *([self._condition] if self._condition else [])]
         self._whole = self._lower_one(exp.and_(*everything), text) if everything else None
 
@@ -123,6 +125,10 @@ class PairChange:
         snapshot = table.snapshot()
         found = self._found(snapshot, rows)
         met = _Identities.of(found.old, found.positions, self._key)
+        folded = self._folded(met, rows)
+        if folded is not None:
+            self._write_updated(table, snapshot, met, met.rows, folded, met.weights)
+            return int(met.weights.sum())
         state, where = met.rows, np.arange(len(met.weights))
         touched = np.zeros(len(met.weights), dtype=np.bool_)
         present = np.arange(len(met.weights))
@@ -143,6 +149,22 @@ class PairChange:
         mask = pa.array(touched)
         self._write_updated(table, snapshot, met, met.rows.filter(mask), new.filter(mask), met.weights[touched])
         return int(met.weights[touched].sum())
+
+    def _foldable(self) -> Fold | None:
+        if self._lowered is None or self._condition is not None:
+            return None
+        return Fold.of(self._lowered[1], self._schema)
+
+    def _folded(self, met: _Identities, rows: pa.Table) -> pa.Table | None:
+        """The rows after all changes at once, where several are of one row and their order can't show."""
+        if self._fold is None or len(met.identities) <= len(met.weights):
+            return None
+        driving = rows.take(met.positions)
+        values = [
+            self._column(step.value, driving) if step.sign else self._assign(step.column.name, step.value, driving)
+            for step in self._fold.steps
+        ]
+        return self._fold.apply(met.rows, met.identities, values)
 
     def _write_updated(
         self, table: Table, snapshot: Snapshot, met: _Identities, old: pa.Table, new: pa.Table, weights: _Integers
@@ -291,16 +313,17 @@ class PairChange:
             pairs = pairs.filter(pa.array(holds))
         return _Computed(holds, [self._assign(name, value, pairs) for name, value in values.items()])
 
-    def _column(self, expression: Expression, pairs: pa.Table) -> pa.ChunkedArray:
+    def _column(self, expression: Expression, rows: pa.Table) -> pa.ChunkedArray:
+        """An expression over pairs, or over as much of them as it reads."""
         compiled = compile_expression(expression, self._pair_schema)
-        return column_of(compiled.run(pairs), pairs.num_rows, compiled.type)
+        return column_of(compiled.run(rows), rows.num_rows, compiled.type)
 
-    def _assign(self, name: str, value: Expression, pairs: pa.Table) -> pa.Array:
+    def _assign(self, name: str, value: Expression, rows: pa.Table) -> pa.Array:
         column = self._schema.column(name)
         if isinstance(value, Literal):
             constant = pa.scalar(assign_constant(value, column, table=self._table), column.type)
-            return pa.repeat(constant, pairs.num_rows)
-        return assign_column(self._column(value, pairs), column, table=self._table)
+            return pa.repeat(constant, rows.num_rows)
+        return assign_column(self._column(value, rows), column, table=self._table)
 
     def _computed_by_spark(self, pairs: pa.Table) -> _Computed:
         condition = "TRUE" if self._condition is None else self._condition.sql(dialect="spark")

@@ -100,6 +100,30 @@ def test_a_condition_on_the_table_sees_what_earlier_rows_did(stock):
     assert content(stock) == [("apple", 0, 40), ("pear", 50, None)]
 
 
+@pytest.mark.parametrize("amounts", [(1, -1), (None, 1)])
+def test_a_step_that_fails_on_the_way_is_not_made_up_for_by_the_next(make_table, amounts):
+    table = make_table("t", ("k", "STRING"), ("v", "INT"), key=["k"])
+    put(table, ("a", 2**31 - 1))
+    rows = orders(*(("a", amount, 0) for amount in amounts))
+    sql = "UPDATE t SET v = v + o.quantity FROM s o WHERE t.k = o.product"
+    if None in amounts:
+        run(table, sql, rows)
+        assert content(table) == [("a", None)]
+    else:
+        with pytest.raises(TableError):
+            run(table, sql, rows)
+        assert content(table) == [("a", 2**31 - 1)]
+
+
+def test_many_changes_of_one_row_are_one_step(make_table):
+    table = make_table("t", ("k", "STRING"), ("v", "BIGINT"), ("w", "DECIMAL(20,4)"), key=["k"])
+    put(table, ("a", 0, Decimal("0.0000")))
+    rows = orders(*(("a", number, 2**40) for number in range(20_000)))
+    sql = "UPDATE t SET v = v + o.n, w = w - o.quantity FROM s o WHERE t.k = o.product"
+    assert run(table, sql, rows) == 1
+    assert content(table) == [("a", 20_000 * 2**40, Decimal(-199_990_000).quantize(Decimal("0.0001")))]
+
+
 def test_no_match_leaves_everything_as_it_was(stock):  # B45
     before = stock.version
     assert run(stock, REDUCE, orders(("plum", 3, 1), (None, 3, 1))) == 0
@@ -234,6 +258,9 @@ rows_of_orders = st.lists(
     statement=st.sampled_from(
         [
             "UPDATE t SET v = v * 2 - o.quantity FROM s o WHERE t.k = o.product AND t.v >= o.quantity",
+            "UPDATE t SET v = v - o.quantity FROM s o WHERE t.k = o.product",
+            "UPDATE t SET v = o.quantity + t.v, w = o.n FROM s o WHERE t.k = o.product",
+            "UPDATE t SET w = w - o.quantity, v = o.n FROM s o WHERE t.k = o.product",
             "DELETE FROM t USING s o WHERE t.k = o.product AND t.v >= o.quantity",
             "UPSERT INTO t (k, v) SELECT product, quantity FROM s o ON t.k = o.product",
         ]
@@ -246,9 +273,9 @@ def test_all_at_once_gives_what_one_after_another_gives(held, given_rows, keyed,
     contents = []
     for in_steps in (False, True):
         sequence = CommitSequence.open(None)
-        schema = Schema.of(("k", "STRING"), ("v", "INT"), key=["k"] if keyed else [])
+        schema = Schema.of(("k", "STRING"), ("v", "INT"), ("w", "DECIMAL(8,2)"), key=["k"] if keyed else [])
         table = sequence.create_table("t", name="t", schema=schema)
-        put(table, *held)
+        put(table, *((k, v, None if v == 3 else Decimal(v) / 4) for k, v in held))
         for batch in [[row] for row in given_rows] if in_steps else [given_rows]:
             run(table, statement, orders(*batch))
         contents.append(content(table))
