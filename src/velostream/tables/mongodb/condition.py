@@ -18,10 +18,13 @@ from velostream.errors import TableError
 from velostream.model.expression import Call, ColumnRef, Expression, Literal, columns_of, conjuncts
 from velostream.tables.memory.evaluate import compile_expression
 from velostream.tables.mongodb.layout import Document, Layout
+from velostream.tables.mongodb.reader import lists_for_commands
 from velostream.tables.mongodb.values import BsonValue
 from velostream.tables.remainder import Remainder
 
 _NEVER: Document = {"$nor": [{}]}
+_LONGEST_PREFIX = 1000
+"""Characters of a regular expression; the server refuses longer ones at some length."""
 _FLIPPED = {"=": "=", "<>": "<>", "<=>": "<=>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _OPERATORS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -150,6 +153,8 @@ def _membership(name: str, items: Sequence[Literal], layout: Layout) -> _Sides |
     members = [_constant(item, layout, name) for item in given]
     if None in members:
         return None
+    if len(list(lists_for_commands(members))) > 1:
+        return None
     true: Document = {path: {"$in": members}}
     return _Sides(true, {path: {"$nin": [*members, None]}} if len(given) == len(items) else _NEVER)
 
@@ -161,6 +166,8 @@ def _like(name: str, pattern: str, layout: Layout) -> _Sides | None:
     start = pattern.removesuffix("%")
     column = layout.schema.column(name)
     if not pa.types.is_string(column.type) or any(character in start for character in "%_\\\0"):
+        return None
+    if len(start) > _LONGEST_PREFIX:
         return None
     if start == pattern:
         return _comparison("=", name, Literal(pattern, pa.string()), layout)

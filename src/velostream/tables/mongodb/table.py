@@ -272,9 +272,11 @@ class MongodbTable(Table):
 
     def _now(self) -> tuple[Any, int]:
         """An instant that reads can name, and the version at that instant."""
-        found = self._connection.database.command(
-            {"find": TABLES, "filter": {"_id": self.collection}, "readConcern": {"level": "snapshot"}}
-        )["cursor"]
+        asked = {"find": self.collection} if self._read_only else {"find": TABLES, "filter": {"_id": self.collection}}
+        now = {**asked, "limit": 1, "readConcern": {"level": "snapshot"}}
+        found = self._connection.database.command(now)["cursor"]
+        if "atClusterTime" not in found:
+            raise dropped(self.name)
         if self._read_only:
             return found["atClusterTime"], 0
         entry = found["firstBatch"][0] if found["firstBatch"] else None

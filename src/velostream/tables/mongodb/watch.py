@@ -10,6 +10,7 @@ from velostream.tables.mongodb.client import Connection
 
 _WAIT_MILLISECONDS = 1
 """How long the server waits for an event that isn't there yet."""
+_UNAUTHORIZED = 13
 
 
 class Watch:
@@ -23,29 +24,42 @@ class Watch:
         self._series = ""
         self._events = 0
 
-    def stamp(self) -> str:
-        """Another one than before once anybody may have changed the collection; never one of another process."""
-        from pymongo.errors import PyMongoError
+    def stamp(self) -> str | None:
+        """Another one than before once anybody may have changed the collection; never one of another process.
+
+        None where the user may not watch.
+        """
+        from pymongo.errors import OperationFailure
 
         with self._lock, self._connection.told():
-            if self._stream is None:
-                self._series = uuid.uuid4().hex
-                self._stream = self._open()
             try:
-                while self._stream.try_next() is not None:
-                    self._events += 1
-                if not self._stream.alive:
-                    self._forget()
-            except PyMongoError:
-                # The server may have given up what happened since; a new series says that anything may have.
-                self._forget()
-                self._series = uuid.uuid4().hex
-                self._stream = self._open()
-            return f"{self._series}:{self._events}"
+                return self._counted()
+            except OperationFailure as error:
+                if error.code != _UNAUTHORIZED:
+                    raise
+                return None
 
     def close(self) -> None:
         with self._lock:
             self._forget()
+
+    def _counted(self) -> str:
+        from pymongo.errors import PyMongoError
+
+        if self._stream is None:
+            self._series = uuid.uuid4().hex
+            self._stream = self._open()
+        try:
+            while self._stream.try_next() is not None:
+                self._events += 1
+            if not self._stream.alive:
+                self._forget()
+        except PyMongoError:
+            # The server may have given up what happened since; a new series says that anything may have.
+            self._forget()
+            self._series = uuid.uuid4().hex
+            self._stream = self._open()
+        return f"{self._series}:{self._events}"
 
     def _open(self) -> Any:
         collection = self._connection.database[self._collection]

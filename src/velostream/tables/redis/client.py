@@ -120,8 +120,8 @@ class Connection:
 
         def question(client: Any) -> list[bytes]:
             found = client.scan_iter(match=f"{escaped}*", count=_KEYS_PER_LOOK, _type="hash")
-            # A key may be met twice, and one that begins with another colon is ours and no row.
-            return sorted({key[start:] for key in found if not key[start:].startswith(b":")})
+            # A key may be met twice. Behind a further colon lie what we keep about the table, and other tables.
+            return sorted({key[start:] for key in found if b":" not in key[start:]})
 
         return self.ask(question)
 

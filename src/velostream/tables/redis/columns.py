@@ -88,11 +88,11 @@ def ids_of_keys(keys: pa.Table, names: Sequence[str], *, plain: bool) -> list[by
     """What follows the colon in a row's key: the key's values, with a comma between them.
 
     Commas, colons, percent signs and blanks in values are escaped, NULL is a lone percent sign. `plain`: the one value
-    as it is, as other programs write it; None for NULL then.
+    as it is, as other programs write it; None then for NULL and for a value with a colon, which begins other names.
     """
     columns = [encode(_canonical(keys.column(name))).to_pylist() for name in names]
     if plain:
-        return list(columns[0])
+        return [None if value is None or b":" in value else value for value in columns[0]]
     if len(columns) == 1:
         return [b"%" if value is None else _escape(value) for value in columns[0]]
     return [

@@ -46,6 +46,11 @@ class Layout:
         return f"{self.prefix}:rows" if self.own else ""
 
     @property
+    def expiry(self) -> str:
+        """The sorted set of when rows expire, for a table with a time to live."""
+        return f"{self.prefix}:expiry"
+
+    @property
     def epochs(self) -> str:
         return f"{self.prefix}:epochs"
 
@@ -106,7 +111,10 @@ class Layout:
             return [uuid.uuid4().hex.encode() for _ in range(rows.num_rows)]
         ids = [id_ for id_ in self.key_ids(rows) if id_ is not None]
         if len(ids) < rows.num_rows:
-            raise TableError.null_in(self.name, self.schema.key[0])
+            raise TableError(
+                f'keys of table "{self.name}" follow a colon in the names of hashes: no NULL, and no further colon',
+                code="wrong-type",
+            )
         return ids
 
     def key_ids(self, keys: pa.Table) -> list[bytes | None]:

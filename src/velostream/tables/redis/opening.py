@@ -30,10 +30,15 @@ class TableState:
     id: str
     incarnation: str
     version: int
-    schema: Schema
     made: bool
     """We made the table, and DROP removes it; else it is a user's."""
     followed_from: int | None
+    columns: str
+    """The schema as text."""
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.from_json(json.loads(self.columns))
 
     @classmethod
     def of(cls, connection: Connection, layout: Layout) -> TableState | None:
@@ -44,9 +49,9 @@ class TableState:
             id=found[b"id"].decode(),
             incarnation=found[b"incarnation"].decode(),
             version=int(found[b"version"]),
-            schema=Schema.from_json(json.loads(found[b"schema"])),
             made=found[b"made"] == b"1",
             followed_from=int(found[b"followed_from"]) if b"followed_from" in found else None,
+            columns=found[b"schema"].decode(),
         )
 
 
@@ -109,7 +114,8 @@ def remove(connection: Connection, layout: Layout, *, everything: bool) -> None:
     for start in range(0, len(names), _KEYS_AT_ONCE):
         part = names[start : start + _KEYS_AT_ONCE]
         connection.ask(lambda client, part=part: client.unlink(*part))  # type: ignore[misc]
-    kept = [layout.epochs, layout.changes, f"{layout.prefix}:rows", *map(layout.index, layout.indexes), layout.meta]
+    kept = [layout.epochs, layout.changes, layout.expiry, f"{layout.prefix}:rows", layout.meta]
+    kept += map(layout.index, layout.indexes)
     connection.ask(lambda client: client.unlink(*kept))
 
 

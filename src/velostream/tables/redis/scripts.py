@@ -110,8 +110,10 @@ if not given.bag then
   end
 end
 
+local expiry = prefix .. ':expiry'
 local function forget(id)
   redis.call('DEL', prefix .. id)
+  if given.ttl > 0 then redis.call('ZREM', expiry, id) end
   if own then redis.call('ZREM', KEYS[2], id) end
   for i = 6, #KEYS do redis.call('ZREM', KEYS[i], id) end
 end
@@ -141,8 +143,13 @@ local function store(id, row, is_new)
     if score then redis.call('ZADD', KEYS[5 + i], score, id) else redis.call('ZREM', KEYS[5 + i], id) end
   end
 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function expire(id)
-  if given.ttl > 0 then redis.call('PEXPIRE', prefix .. id, given.ttl) end
+  if given.ttl > 0 then
+    redis.call('PEXPIRE', prefix .. id, given.ttl)
+    if own then redis.call('ZADD', expiry, now + given.ttl, id) end
+  end
 end
 for _, id in ipairs(created) do
   local row = take()
@@ -153,6 +160,13 @@ end
 for _, id in ipairs(changed) do
   store(id, take(), false)
   expire(id)
+end
+
+if own and given.ttl > 0 then
+  -- The server removes expired rows by itself, but not their places in our sorted sets.
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 1000 + 2 * #created)) do
+    if redis.call('EXISTS', prefix .. id) == 0 then forget(id) end
+  end
 end
 
 if #created + #changed + #gone > 0 then
