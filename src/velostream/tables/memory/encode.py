@@ -42,7 +42,8 @@ class RowEncoder:
             (place, *_bounds(column.type)) for place, column in enumerate(schema.columns) if kinds[place] is int
         )
         self._texts = [place for place, kind in enumerate(kinds) if kind is str]
-        self._key = itemgetter(*(self._known[name] for name in schema.key)) if schema.key else None
+        self._key_places = tuple(self._known[name] for name in schema.key)
+        self._key = itemgetter(*self._key_places) if schema.key else None
         self._normalise = key_normaliser([schema.column(name).type for name in schema.key]) if schema.key else None
 
     @classmethod
@@ -101,11 +102,19 @@ class RowEncoder:
         return None if self._key is None else self._key(row)
 
     def key_of_places(self, values: Mapping[int, Any]) -> Hashable:
-        """The key among values by their columns' places; all of it must be given."""
-        try:
-            return self.key(values)
-        except KeyError as error:
-            raise NeedsArrow from error
+        """The key among values by their columns' places; all of it must be given, and NULL finds nothing."""
+        if any(values.get(place) is None for place in self._key_places):
+            raise NeedsArrow
+        return self.key(values)
+
+    def given_key(self, key: Any) -> Hashable:
+        """A key as people give it, in the form of `keys.key_values`."""
+        parts = (key,) if len(self._key_places) == 1 else key
+        if not isinstance(parts, tuple) or len(parts) != len(self._key_places):
+            raise NeedsArrow
+        return self.key_of_places(
+            {place: self.value(place, part) for place, part in zip(self._key_places, parts, strict=True)}
+        )
 
     def key(self, row: Values | Mapping[int, Any]) -> Hashable:
         """The key of a row, in the form of `keys.key_values`; None without one."""

@@ -218,10 +218,9 @@ class MemoryTable(Table):
         encoder = self._encoder
         if encoder is None or len(keys) > _MOST_SINGLE_ROWS:
             return None
-        normalise = self.key_normaliser
         try:
-            wanted = dict.fromkeys(keys if normalise is None else map(normalise, keys))
-        except TypeError:
+            wanted = dict.fromkeys(map(encoder.given_key, keys))
+        except NeedsArrow:
             return None
         removed = 0
 

@@ -157,6 +157,20 @@ def test_updates_change_what_they_name(people, sequence):
         assert people.update_records([unfit]) is None
 
 
+def test_keys_are_taken_as_they_are_stored(people, sequence):
+    people.commit(write(Mode.APPEND, (1, "a"), (None, "b")))
+    for unfit in ("1", 1.0, True, None, (1,), [1], {"id": 1}):
+        assert people.delete_keys([unfit]) is None
+        assert people.update_records([{"id": unfit, "name": "x"}]) is None
+    assert people.snapshot().count() == 2
+    assert people.delete_keys([1, 2]) == 1
+    pair = keyed(sequence, Schema.of(("a", "BIGINT"), ("d", "DECIMAL(5,2)"), key=["a", "d"]))
+    pair.write_records(Mode.APPEND, [{"a": 1, "d": Decimal("1.5")}, {"a": 2}])
+    for unfit in (1, (1,), (1, Decimal("1.5"), 2), (2, None), [1, Decimal("1.5")]):
+        assert pair.delete_keys([unfit]) is None
+    assert pair.delete_keys([(1, Decimal("1.500"))]) == 1
+
+
 def test_nan_equals_nan(sequence):
     table = keyed(sequence, Schema.of(("f", "DOUBLE"), ("n", "DOUBLE"), key=["f"]))
     table.write_records(Mode.APPEND, [{"f": math.nan, "n": float("nan")}])
