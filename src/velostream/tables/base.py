@@ -41,7 +41,9 @@ class TableCapabilities:
     changes: bool = False
     """`changes(since)` tells what became of every row since a version, so views over the table follow it."""
     versions: bool = False
-    """Older versions can be read, so a replayed batch sees what it saw."""
+    """Older versions can be read, so a replayed batch sees what it saw, and a snapshot stays as it is. Without it every
+    call of a snapshot answers from one version, but that is the newest at the time of the call.
+    """
     durable: bool = False
 
 

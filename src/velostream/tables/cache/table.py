@@ -36,8 +36,8 @@ from velostream.tables.memory.values import python_values
 
 _OWN_WAYS = ("ttl", "retention")
 """What a memory table has options for and a cache does itself: it has to know which rows leave."""
-_HISTORY = "1000"
-"""Versions kept for those who follow the table; each is small, as a cache is."""
+_HISTORY = "20"
+"""Versions kept for those who follow the table. Who is further behind reads it again: it has few rows."""
 
 
 class CacheTable(Table):

@@ -15,7 +15,7 @@ from velostream.errors import StateError
 from velostream.model.change import Epoch, Mode
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec
-from velostream.testing.stores import ForeignTable
+from velostream.testing.foreign_tables import ForeignTable
 from velostream.testing.table_cases import BAG, KEYED, content, equals, in_threads, rows_of, write
 from velostream.testing.table_suite.harness import TableHarness
 

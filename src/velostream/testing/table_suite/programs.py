@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velostream.errors import TableError
 from velostream.model.change import Epoch, Write
-from velostream.tables.base import Table
-from velostream.testing.table_cases import BAG, KEYED, STEPS, Model, content
+from velostream.tables.base import Snapshot, Table
+from velostream.testing.table_cases import BAG, KEYED, STEPS, Model, content, equals
 from velostream.testing.table_suite.harness import TableHarness
 from velostream.testing.table_suite.versions import check_changes
 
@@ -35,6 +36,22 @@ class Programs(TableHarness):
 
         run()
 
+    def _check_reads(self, snapshot: Snapshot, model: Model) -> None:
+        """Every way to a row leads to the row that is there."""
+        if not self.lacks("conditions"):
+            named = [row for row in model.rows.elements() if row[1] == "a"]
+            assert snapshot.count(equals("name", "a", pa.string())) == len(named)
+        if self.lacks("lookup") or not snapshot.schema.key:
+            return
+        found = snapshot.lookup(pa.array(range(7)))
+        assert found.column("_position").to_pylist() == sorted(row[0] for row in model.rows)
+        assert content(found.drop_columns(["_position"])) == +model.rows
+        by_key = {row["id"]: row for row in found.drop_columns(["_position"]).to_pylist()}
+        for key in (0, 5):
+            row = snapshot.get(key)
+            assert snapshot.contains(key) == (key in by_key)
+            assert (None if row is None else row.as_dict()) == by_key.get(key)
+
     def _step(self, table: Table, model: Model, step: Write | str, epoch: Epoch, *, repeated: bool) -> Table:
         before, since = Counter(model.rows), table.version
         if isinstance(step, str):
@@ -50,6 +67,7 @@ class Programs(TableHarness):
                 for _ in range(1 + repeated):
                     table.commit(step, epoch)
         assert content(table.snapshot().scan()) == +model.rows
+        self._check_reads(table.snapshot(), model)
         assert (table.version == since) == (before == model.rows)
         if not self.lacks("changes"):
             check_changes(table, since, table.version, before, +model.rows)
