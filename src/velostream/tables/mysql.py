@@ -10,11 +10,9 @@ import pyarrow as pa
 
 from velostream.errors import StoreError
 from velostream.model.options import Option, Options, OptionType
-from velostream.tables.base import TableSpec
 from velostream.tables.memory.keys import as_array
 from velostream.tables.mysql_driver import connect, failure_of, is_lost, ssl_arguments
 from velostream.tables.mysql_types import MysqlCodec, foreign_codec, own_codec
-from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable
 from velostream.tables.relational.codec import Codec
 from velostream.tables.relational.dialect import (
     IDENTITY,
@@ -26,40 +24,47 @@ from velostream.tables.relational.dialect import (
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
+from velostream.tables.relational.server import ServerAddress, connect_seconds
+from velostream.tables.relational.server_table import ServerTable
 
 _NULL = "NULL"
 _FEW_VALUES = 100
 """So many are compared with every row, if there is no index; more are looked up by every row."""
+_INDEXED_LENGTH = 100
+"""How much of a text or of bytes an index holds."""
 _KEY_PREFIX = "_velostream_key_"
 _BYTES_AT_ONCE = 4_000_000
 """Below the 16 MB that servers take at once by default, after every byte of text was doubled."""
 
 
-class MysqlTable(RelationalTable):
+class MysqlTable(ServerTable):
     """A table of a MySQL or MariaDB database."""
 
     kind: ClassVar[str] = "mysql"
+    schemes: ClassVar[tuple[str, ...]] = ("mysql", "mariadb")
+    port: ClassVar[int] = 3306
     options: ClassVar[tuple[Option, ...]] = (
-        *RELATIONAL_OPTIONS,
-        *SERVER_OPTIONS,
+        *ServerTable.options,
         Option("ssl.mode", "disable, require or verify", OptionType.CHOICE, choices=("disable", "require", "verify")),
         Option("ssl.ca", "file with the certificates to trust"),
     )
 
     @classmethod
-    def dialect_of(cls, spec: TableSpec, options: Options) -> MysqlDialect:  # noqa: ARG003 - the seam's
+    def dialect_at(cls, address: ServerAddress, options: Options) -> MysqlDialect:
         try:
             import pymysql  # type: ignore[import-untyped] # noqa: F401 - only whether it is there
         except ImportError as error:
             raise StoreError.missing_driver(cls.kind, module="pymysql", extra="mysql") from error
-        address = ServerAddress.of(options, schemes=("mysql", "mariadb"), port=3306)
-        timeout = options.duration("connect.timeout")
-        return MysqlDialect(
-            address,
-            ssl=ssl_arguments(options),
-            timeout_seconds=10 if timeout is None else timeout.total_seconds(),
-        )
+        return MysqlDialect(address, ssl=ssl_arguments(options), timeout_seconds=connect_seconds(options))
+
+    def create_index(self, columns: Sequence[str]) -> None:
+        # MySQL has no CREATE INDEX IF NOT EXISTS.
+        if not self.is_indexed(columns):
+            super().create_index(columns)
+
+    def drop_index(self, columns: Sequence[str]) -> None:
+        if self.is_indexed(columns):
+            super().drop_index(columns)
 
 
 class MysqlDialect(Dialect):
@@ -159,17 +164,22 @@ class MysqlDialect(Dialect):
         if not columns:
             return None
         indexes: dict[str, list[str]] = {}
-        for index, column in self.rows(
+        whole: dict[str, bool] = {}
+        for index, column, is_whole in self.rows(
             connection,
-            "SELECT index_name, IF(sub_part IS NULL, column_name, NULL) FROM information_schema.statistics "
-            "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND non_unique = 0 "
-            "ORDER BY index_name, seq_in_index",
+            "SELECT index_name, column_name, sub_part IS NULL AND non_unique = 0 FROM information_schema.statistics "
+            "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s ORDER BY index_name, seq_in_index",
             place,
         ):
             indexes.setdefault(index, []).append(column)
-        unique = tuple(frozenset(names) for names in indexes.values() if None not in names)
+            whole[index] = bool(is_whole) and whole.get(index, True)
         primary = indexes.get("PRIMARY", [])
-        return DeclaredTable(columns, unique, identity=self.quote(primary[0]) if len(primary) == 1 else None)
+        return DeclaredTable(
+            columns,
+            unique=tuple(frozenset(names) for index, names in indexes.items() if whole[index]),
+            identity=self.quote(primary[0]) if len(primary) == 1 else None,
+            indexes=tuple(tuple(names) for names in indexes.values()),
+        )
 
     def quote(self, name: str) -> str:
         # PyMySQL puts parameters in by Python's % operator.
@@ -211,6 +221,16 @@ class MysqlDialect(Dialect):
         if generated:
             definitions.append(f"UNIQUE KEY ({terms})")
         return [f"CREATE TABLE {layout.quoted} ({', '.join(definitions)}) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"]
+
+    def create_index_statement(self, layout: Layout, name: str, columns: Sequence[StoredColumn]) -> str:
+        terms = ", ".join(
+            self.quote(column.stored_name) + (f"({_INDEXED_LENGTH})" if _codec(column).long else "")
+            for column in columns
+        )
+        return f"CREATE INDEX {self.quote(name)} ON {layout.quoted} ({terms})"
+
+    def drop_index_statement(self, layout: Layout, name: str) -> str:
+        return f"DROP INDEX {self.quote(name)} ON {layout.quoted}"
 
     def key_condition(self, layout: Layout, columns: Sequence[str], values: Sequence[str]) -> str:
         parts = []
@@ -270,14 +290,13 @@ class MysqlDialect(Dialect):
     ) -> Iterator[Sequence[Any]]:
         columns = condition.columns
         for pattern in by_nulls(columns, values):
-            if tuple(columns) == layout.key:
+            if tuple(columns) == layout.key or len(pattern.numbers) <= _FEW_VALUES:
                 matches = condition.text(_values_of(columns, pattern))
                 source = f"{_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t"
             else:
                 matches = self._column_condition(columns, pattern)
-                derived = f"(SELECT DISTINCT {_short_values(columns)} FROM {_json_table(columns)}) k"
-                few = len(pattern.numbers) <= _FEW_VALUES
-                source = f"{derived} JOIN {layout.quoted} t" if few else f"{layout.quoted} t STRAIGHT_JOIN {derived}"
+                short = f"(SELECT DISTINCT {_short_values(columns)} FROM {_json_table(columns)}) k"
+                source = f"{layout.quoted} t STRAIGHT_JOIN {short}"
             statement = f"SELECT k.p, {', '.join(select)} FROM {source} ON {matches}"
             for text in _documents(columns, pattern):
                 yield from self.rows(connection, statement, [text])

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.errors import TableError
 from velostream.tables.relational.codec import (
     Codec,
     Decoder,
@@ -79,7 +78,7 @@ def own_codec(type_: pa.DataType, collation: str) -> MysqlCodec:
                 type_, _SHORT_TEXT, _as_text, decode_text(type_), order=None, json=_as_text, json_type=_SHORT_TEXT
             )
         name = f"DECIMAL({type_.precision},{type_.scale})"
-        return MysqlCodec(type_, name, _python, _decode_exactly(type_), json=_as_text, json_type=name)
+        return MysqlCodec(type_, name, _python, decode_as(type_), json=_as_text, json_type=name)
     if pa.types.is_string(type_):
         return MysqlCodec(
             type_,
@@ -93,7 +92,7 @@ def own_codec(type_: pa.DataType, collation: str) -> MysqlCodec:
     if pa.types.is_binary(type_):
         return MysqlCodec(type_, "LONGBLOB", plain, decode_bytes, json=_hexadecimal, json_value="UNHEX({})", long=True)
     if pa.types.is_date(type_):
-        return MysqlCodec(type_, "DATE", _python, _decode_exactly(type_), json=_as_text, json_type="DATE")
+        return MysqlCodec(type_, "DATE", _python, decode_as(type_), json=_as_text, json_type="DATE")
     if pa.types.is_timestamp(type_):
         return MysqlCodec(
             type_,
@@ -190,7 +189,7 @@ def _foreign_decimals(type_: pa.DataType, store_type: str, name: str, bare: str)
         type_,
         store_type,
         _python,
-        _decode_exactly(type_),
+        decode_as(type_),
         json=_as_text,
         json_type=f"DECIMAL({type_.precision},{min(type_.scale, _MOST_PLACES)})",
     )
@@ -228,22 +227,7 @@ def _naive_texts(array: pa.Array) -> Sequence[Any]:
 
 
 def _decode_datetimes(type_: pa.DataType) -> Decoder:
-    def decode(values: Sequence[Any]) -> pa.Array:
-        return _exactly(lambda: pa.array(values, pa.timestamp("us")).cast(pa.int64()).cast(type_), type_)
-
-    return decode
-
-
-def _decode_exactly(type_: pa.DataType) -> Decoder:
-    return lambda values: _exactly(lambda: pa.array(values, type_), type_)
-
-
-def _exactly(decode: Callable[[], pa.Array], type_: pa.DataType) -> pa.Array:
-    """What others wrote may be no value of ours: MySQL knows a day 0000-00-00."""
-    try:
-        return decode()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
-        raise TableError(f"MySQL has a value that {type_} can't hold", detail=str(error), code="wrong-type") from error
+    return lambda values: pa.array(values, pa.timestamp("us")).cast(pa.int64()).cast(type_)
 
 
 _INTEGERS = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}

@@ -10,11 +10,9 @@ import pyarrow.csv
 
 from velostream.errors import StoreError
 from velostream.model.options import Option, Options
-from velostream.tables.base import TableSpec
 from velostream.tables.memory.keys import as_array
 from velostream.tables.postgres_driver import connect, failure_of, is_lost
 from velostream.tables.postgres_types import NONDETERMINISTIC, PostgresCodec, array_literal, foreign_codec, own_codec
-from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable
 from velostream.tables.relational.codec import Codec
 from velostream.tables.relational.dialect import (
     IDENTITY,
@@ -25,36 +23,34 @@ from velostream.tables.relational.dialect import (
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
+from velostream.tables.relational.server import ServerAddress, connect_seconds
+from velostream.tables.relational.server_table import ServerTable
 
 _BYTES_AT_ONCE = 32_000_000
 _NULL = "NULL"
 
 
-class PostgresTable(RelationalTable):
+class PostgresTable(ServerTable):
     """A table of a PostgreSQL database. `WITH ('access' = 'read-only')` attaches views and materialized views."""
 
     kind: ClassVar[str] = "postgres"
+    schemes: ClassVar[tuple[str, ...]] = ("postgresql", "postgres")
+    port: ClassVar[int] = 5432
     options: ClassVar[tuple[Option, ...]] = (
-        *RELATIONAL_OPTIONS,
-        *SERVER_OPTIONS,
+        *ServerTable.options,
         Option("ssl.mode", "as libpq's sslmode: disable, prefer, require, verify-ca, verify-full"),
     )
 
     @classmethod
-    def dialect_of(cls, spec: TableSpec, options: Options) -> PostgresDialect:  # noqa: ARG003 - the seam's
+    def dialect_at(cls, address: ServerAddress, options: Options) -> PostgresDialect:
         try:
             import psycopg  # noqa: F401 - only whether it is there
         except ImportError as error:
             raise StoreError.missing_driver(cls.kind, module="psycopg", extra="postgres") from error
-        address = ServerAddress.of(options, schemes=("postgresql", "postgres"), port=5432)
-        timeout = options.duration("connect.timeout")
-        parameters = dict(address.parameters)
         ssl_mode = options.text("ssl.mode")
-        if ssl_mode is not None:
-            parameters["sslmode"] = ssl_mode
+        ssl = {} if ssl_mode is None else {"sslmode": ssl_mode}
         return PostgresDialect(
-            address, parameters=parameters, timeout_seconds=10 if timeout is None else timeout.total_seconds()
+            address, parameters={**address.parameters, **ssl}, timeout_seconds=connect_seconds(options)
         )
 
 
@@ -154,17 +150,21 @@ class PostgresDialect(Dialect):
                 [oid],
             )
         )
-        unique = self.rows(
-            connection,
-            "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
-            "AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) WHERE i.indrelid = $1 AND i.indisunique "
-            "AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
-            [oid],
+        indexes = list(
+            self.rows(
+                connection,
+                "SELECT array_agg(a.attname::text ORDER BY array_position(i.indkey::int2[], a.attnum)), i.indisunique "
+                "FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
+                "AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) WHERE i.indrelid = $1 "
+                "AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid, i.indisunique",
+                [oid],
+            )
         )
         return DeclaredTable(
             columns,
-            unique=tuple(frozenset(names) for (names,) in unique),
+            unique=tuple(frozenset(names) for names, is_unique in indexes if is_unique),
             identity="ctid" if kind in ("r", "m") else None,
+            indexes=tuple(tuple(names) for names, _ in indexes),
         )
 
     def marker(self, position: int) -> str:
@@ -188,6 +188,17 @@ class PostgresDialect(Dialect):
         if layout.key and not natural:
             statements.append(f"CREATE UNIQUE INDEX ON {layout.quoted} ({terms}) NULLS NOT DISTINCT")
         return statements
+
+    def create_index_statement(self, layout: Layout, name: str, columns: Sequence[StoredColumn]) -> str:
+        # Only a hash index takes values of any length, and it takes one column.
+        long = next((column for column in columns if _hashed(column)), None)
+        terms = ", ".join(map(self._name, columns)) if long is None else self._name(long)
+        method = "btree" if long is None else "hash"
+        return f"CREATE INDEX IF NOT EXISTS {self.quote(name)} ON {layout.quoted} USING {method} ({terms})"
+
+    def drop_index_statement(self, layout: Layout, name: str) -> str:
+        schema, dot, _ = layout.name.partition(".")
+        return f"DROP INDEX IF EXISTS {self.quote(schema) + '.' if dot else ''}{self.quote(name)}"
 
     def key_condition(self, layout: Layout, columns: Sequence[str], values: Sequence[str]) -> str:
         """Here NULL is told by the text of a value, see `finds_nulls_apart`, so that indexes and hash joins serve."""

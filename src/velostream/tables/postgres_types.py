@@ -15,13 +15,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.errors import TableError
 from velostream.tables.relational.codec import (
     Codec,
     Decoder,
     Encoder,
     decode_as,
     decode_bytes,
+    decode_microseconds,
     decode_nested,
     encode_floats,
     encode_nested,
@@ -67,7 +67,7 @@ def own_codec(type_: pa.DataType) -> PostgresCodec:
         name = "real" if type_ == pa.float32() else "double precision"
         return PostgresCodec(type_, name, encode_floats, decode_as(type_), texts=_without_negative_zero)
     if pa.types.is_decimal(type_):
-        return PostgresCodec(type_, f"numeric({type_.precision},{type_.scale})", _python, _decode_decimals(type_))
+        return PostgresCodec(type_, f"numeric({type_.precision},{type_.scale})", _python, decode_as(type_))
     if pa.types.is_string(type_):
         return PostgresCodec(type_, 'text COLLATE "C"', _encode_escaped, _decode_escaped, texts=escape)
     if pa.types.is_binary(type_):
@@ -78,7 +78,7 @@ def own_codec(type_: pa.DataType) -> PostgresCodec:
         name = "timestamp with time zone" if type_.tz else "timestamp without time zone"
         return PostgresCodec(type_, name, _python, _decode_microseconds(type_))
     if pa.types.is_duration(type_):
-        return PostgresCodec(type_, "interval", _python, _decode_interval(type_), texts=_microseconds)
+        return PostgresCodec(type_, "interval", _python, decode_microseconds(type_), texts=_microseconds)
     if pa.types.is_null(type_):
         return PostgresCodec(type_, "text", _python, decode_as(type_))
     return PostgresCodec(
@@ -237,34 +237,14 @@ def _microseconds(array: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(array.cast(pa.int64()).cast(pa.string()), "microseconds", " ")
 
 
-def _decode_decimals(type_: pa.DataType) -> Decoder:
-    return lambda values: _exactly(lambda: pa.array(values, type_), type_)
-
-
 def _decode_days(type_: pa.DataType) -> Decoder:
-    return lambda values: _exactly(
-        lambda: pc.add_checked(pa.array(values, pa.int32()), pa.scalar(_EPOCH_DAYS, pa.int32())).cast(type_), type_
-    )
+    days = pa.scalar(_EPOCH_DAYS, pa.int32())
+    return lambda values: pc.add_checked(pa.array(values, pa.int32()), days).cast(type_)
 
 
 def _decode_microseconds(type_: pa.DataType) -> Decoder:
-    return lambda values: _exactly(
-        lambda: pc.add_checked(pa.array(values, pa.int64()), pa.scalar(_EPOCH_MICROSECONDS)).cast(type_), type_
-    )
-
-
-def _decode_interval(type_: pa.DataType) -> Decoder:
-    return lambda values: _exactly(lambda: pa.array(values, pa.int64()).cast(type_), type_)
-
-
-def _exactly(decode: Callable[[], pa.Array], type_: pa.DataType) -> pa.Array:
-    """What others wrote may be beyond our type: NaN as a numeric, infinity as a date."""
-    try:
-        return decode()
-    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
-        raise TableError(
-            f"PostgreSQL has a value that {type_} can't hold", detail=str(error), code="wrong-type"
-        ) from error
+    microseconds = pa.scalar(_EPOCH_MICROSECONDS)
+    return lambda values: pc.add_checked(pa.array(values, pa.int64()), microseconds).cast(type_)
 
 
 _INTEGERS = {8: "smallint", 16: "smallint", 32: "integer", 64: "bigint"}

@@ -106,7 +106,7 @@ class RelationalTable(Table):
     def open(cls, spec: TableSpec) -> Self:
         options = Options(spec.options, cls.options)
         dialect = cls.dialect_of(spec, options)
-        database = Database.shared(dialect, _pool_settings(options))
+        database = Database.shared(dialect, pool_settings(options))
         try:
             opened = Opening(cls.kind, spec, options, database).open()
         except BaseException:
@@ -335,7 +335,7 @@ def _unknown_version(table: str, version: int, newest: int) -> TableError:
     )
 
 
-def _pool_settings(options: Options) -> PoolSettings:
+def pool_settings(options: Options) -> PoolSettings:
     default = PoolSettings()
     return PoolSettings(
         size=options.integer("connection.pool.size") or options.integer("pool.size") or default.size,

@@ -153,6 +153,11 @@ class Database:
                 if held.begun:
                     self._undo(lease)
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether this thread is within `exclusive`."""
+        return self._local.held is not None
+
     @contextmanager
     def watching(self) -> Iterator[DriverConnection]:
         """The one connection that only looks for what others do."""

@@ -18,6 +18,7 @@ SERVER_OPTIONS: tuple[Option, ...] = (
     Option("username", "who to connect as"),
     Option("password", "the password; better ${VARIABLE}"),
     Option("connect.timeout", "how long to wait for a connection to be made", OptionType.DURATION, default="10s"),
+    Option("read.replica.url", "a replica of the server; reads go there and see what has arrived there"),
 )
 """Options of kinds that talk to a server; each wins over its part of the URL."""
 
@@ -47,9 +48,9 @@ class ServerAddress:
         return text.replace(self.password, "***") if self.password else text
 
     @classmethod
-    def of(cls, options: Options, *, schemes: tuple[str, ...], port: int, url_option: str = "url") -> ServerAddress:
+    def of(cls, options: Options, *, schemes: tuple[str, ...], port: int) -> ServerAddress:
         """The server that the options name. `schemes` are those a URL may have, the one to show first."""
-        url = options.get(url_option, "")
+        url = options.get("url", "")
         # Variables are put in after the URL was taken apart, so that any character may stand in their values.
         variables = _VARIABLE.findall(url)
         masked = url
@@ -61,24 +62,28 @@ class ServerAddress:
 
         parts = urlsplit(masked)
         if url and parts.scheme.partition("+")[0] not in schemes:
-            raise OptionError.value(
-                url_option, f"{parts.scheme}:…", expected=f"{schemes[0]}://user@host:{port}/database"
-            )
+            raise OptionError.value("url", f"{parts.scheme}:…", expected=f"{schemes[0]}://user@host:{port}/database")
         host, port_text = _host_and_port(parts.netloc.rpartition("@")[2])
         database = options.text("database") or plain(parts.path.lstrip("/"))
         if not database:
             raise OptionError.value(
-                url_option, plain(masked.partition("@")[2]) or "", expected=f"{schemes[0]}://user@host:{port}/database"
+                "url", plain(masked.partition("@")[2]) or "", expected=f"{schemes[0]}://user@host:{port}/database"
             )
         return cls(
             scheme=schemes[0],
             host=options.text("host") or plain(host) or "localhost",
-            port=options.integer("port") or _number(plain(port_text), url_option) or port,
+            port=options.integer("port") or _number(plain(port_text)) or port,
             database=database,
             username=options.text("username") or plain(parts.username),
             password=options.text("password") or plain(parts.password),
             parameters={name: plain(value) or "" for name, value in parse_qsl(parts.query, keep_blank_values=True)},
         )
+
+
+def connect_seconds(options: Options) -> float:
+    """How long a connection may take to be made."""
+    timeout = options.duration("connect.timeout")
+    return 10.0 if timeout is None else timeout.total_seconds()
 
 
 def has_something_to_read(descriptor: int) -> bool:
@@ -106,9 +111,9 @@ def _host_and_port(place: str) -> tuple[str, str | None]:
     return match["six"] or match["host"] or "", match["port"]
 
 
-def _number(text: str | None, option: str) -> int | None:
+def _number(text: str | None) -> int | None:
     if not text:
         return None
     if not text.isdigit():
-        raise OptionError.value(option, f"…:{text}", expected="a port number behind the host")
+        raise OptionError.value("url", f"…:{text}", expected="a port number behind the host")
     return int(text)
