@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 import tempfile
 import uuid
+import weakref
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -56,17 +58,20 @@ class SqliteTable(RelationalTable):
     @classmethod
     def dialect_of(cls, spec: TableSpec, options: Options) -> SqliteDialect:
         url = options.text("url")
-        folder: tempfile.TemporaryDirectory[str] | None = None
+        folder: str | None = None
         if url is not None:
             path = _path_of(url)
         elif spec.directory is not None:
             spec.directory.mkdir(parents=True, exist_ok=True)
             path = spec.directory / _FILE
         else:
-            folder = tempfile.TemporaryDirectory(prefix="velostream-sqlite-")
-            path = Path(folder.name) / _FILE
+            folder = tempfile.mkdtemp(prefix="velostream-sqlite-")
+            path = Path(folder) / _FILE
         wait = options.duration("query.timeout") or timedelta()
-        return SqliteDialect(path, wait=wait, read_only=options.text("access") == "read-only", folder=folder)
+        dialect = SqliteDialect(path, wait=wait, read_only=options.text("access") == "read-only")
+        if folder is not None:
+            weakref.finalize(dialect, shutil.rmtree, folder, ignore_errors=True)
+        return dialect
 
 
 class SqliteDialect(Dialect):
@@ -81,19 +86,11 @@ class SqliteDialect(Dialect):
     lock_clause: ClassVar[str] = ""
     errors = (sqlite3.Error,)
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        wait: timedelta,
-        read_only: bool = False,
-        folder: tempfile.TemporaryDirectory[str] | None = None,
-    ) -> None:
-        """`wait` is how long to wait for another's lock; `folder` is one to remove with the last reference to it."""
+    def __init__(self, path: Path, *, wait: timedelta, read_only: bool = False) -> None:
+        """`wait` is how long to wait for another's lock."""
         self._path = path.absolute()
         self._wait = wait
         self._read_only = read_only
-        self._folder = folder
         self._process = uuid.uuid4().hex
         self._compares_utf8 = True
         """Texts are compared by the bytes of the file's encoding; known once there was a connection."""
@@ -237,10 +234,10 @@ class SqliteDialect(Dialect):
         return f"{left} IS {right}"
 
     def key_condition(self, layout: Layout, columns: Sequence[str], values: Sequence[str]) -> str:
-        return " AND ".join(
-            f"{_never_null(column, name)} = {_never_null(column, value)}" if layout.made else self.same(name, value)
-            for column, name, value in zip(layout.key, columns, values, strict=True)
-        )
+        sides = zip(layout.key, columns, values, strict=True)
+        if layout.made:
+            return " AND ".join(f"{_never_null(key, name)} = {_never_null(key, value)}" for key, name, value in sides)
+        return " AND ".join(self.same((key.codec.equality or "{}").format(name), value) for key, name, value in sides)
 
     def equality_condition(self, layout: Layout, column: StoredColumn, left: str, values: Sequence[str]) -> str:
         if layout.made and column in layout.key:

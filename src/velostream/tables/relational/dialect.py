@@ -25,6 +25,8 @@ from velostream.tables.relational.layout import DeclaredTable, Layout, StoredCol
 
 IDENTITY = "_velostream_row"
 """The hidden column that numbers the rows of a table without a key, where a store has no row numbers of its own."""
+_VALUES = "_velostream_values"
+"""What bound values are called in a statement; hides a table of that name, so none may have it."""
 ROWS_FETCHED_AT_ONCE = 1_000
 """Few enough to be made columns of before they leave the processor's caches."""
 
@@ -302,8 +304,8 @@ class Dialect(ABC):
             for place, column in enumerate(encoded):
                 bound[place::width] = column[start : start + count]
             statement = (
-                f"WITH k(p, {', '.join(names)}) AS (VALUES {self.tuples(width, count)}) "
-                f"SELECT k.p, {', '.join(select)} FROM k CROSS JOIN {layout.quoted} t WHERE {matches}"
+                f"WITH {_VALUES}(p, {', '.join(names)}) AS (VALUES {self.tuples(width, count)}) "
+                f"SELECT k.p, {', '.join(select)} FROM {_VALUES} k CROSS JOIN {layout.quoted} t WHERE {matches}"
             )
             yield from self.rows(connection, statement, bound)
 
