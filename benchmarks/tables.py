@@ -278,7 +278,6 @@ class _Round:
             self.count,
             velostream=lambda: sum(1 for _ in handle.scan()),
             sqlite=lambda: sum(1 for _ in cursor.execute("SELECT * FROM t")),
-            duckdb=lambda: len(self.duckdb.execute("SELECT * FROM t").fetchall()),
         )
         pages = range(0, self.count, self.count // 10)
         yield self._case(
@@ -505,7 +504,7 @@ def _total(column: pa.ChunkedArray) -> Decimal:
 
 
 def _duck(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
-    table: pa.Table = connection.execute(sql).to_arrow_table()
+    table: pa.Table = connection.sql(sql).to_arrow_table()
     return table
 
 
