@@ -39,7 +39,7 @@ from velostream.errors import (
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.sources.base import BadRecord
-from velostream.sql.pairs import PairPlan, plan_delete, plan_update, plan_upsert
+from velostream.sql.pairs import PairPlan, driving_query, plan_pairs
 from velostream.sql.parse import parse_script
 from velostream.sql.plan import Strategy
 from velostream.sql.render import render
@@ -93,18 +93,10 @@ class ChangePlanner:
     def plan(self, statement: RowChange, target: Entry, *, pinned: Mapping[str, Schema] | None = None) -> ChangePlan:
         """Parameters are put in already. `NoSchemaYetError` while a source has no columns."""
         schema = self._context.table_of(target).schema
-        if isinstance(statement, Insert):
-            query = present(statement.query)
-            if statement.on is None:
-                return ChangePlan(statement, target, query)
-            columns = self._columns(query, statement, pinned)
-            pairs = plan_upsert(statement, target=schema, table=target.name, source=columns)
-        else:
-            columns = self._columns(present(statement.source), statement, pinned)
-            if isinstance(statement, Update):
-                pairs = plan_update(statement, target=schema, source=columns)
-            else:
-                pairs = plan_delete(statement, target=schema, source=columns)
+        if isinstance(statement, Insert) and statement.on is None:
+            return ChangePlan(statement, target, present(statement.query))
+        columns = self._columns(driving_query(statement), statement, pinned)
+        pairs = plan_pairs(statement, target=schema, source=columns)
         return ChangePlan(statement, target, pairs.query, pairs)
 
     def apply_of(self, plan: ChangePlan, driving: Schema) -> Apply:
@@ -254,12 +246,22 @@ class ChangeConsumer(RepeatingConsumer):
             yield
 
     def run(self, batch: Batch) -> Outcome:
-        given = [(step, step.rows(batch)) for step in self._steps]
+        given = self._rows(batch)
         part = Part(epoch=Epoch(self.writer, self.number + 1), position={"offset": batch.end, "tables_at": batch.at})
         return Outcome(part, max(rows.num_rows for _, rows in given), decide=lambda: self._decide(given))
 
     def probe(self, batch: Batch) -> object:
-        return [step.rows(batch) for step in self._steps]
+        return self._rows(batch)
+
+    def _rows(self, batch: Batch) -> list[tuple[_Step, pa.Table]]:
+        """What each statement makes of the batch, which is read once."""
+        keeping = len(self._steps) > 1 and not batch.frame.is_cached
+        frame = batch.frame.persist() if keeping else batch.frame
+        try:
+            return [(step, step.rows(replace(batch, frame=frame))) for step in self._steps]
+        finally:
+            if keeping:
+                frame.unpersist()
 
     def _decide(self, given: Sequence[tuple[_Step, pa.Table]]) -> list[tuple[Table, Write]]:
         """What the batch changes, worked out with other commits held off."""
@@ -285,6 +287,9 @@ class _Step:
         self._change = change
         self._transformation = transformation
         self._inserts = change.plan.pairs is None
+        items = change.plan.query.tree.expressions
+        self._labels = [item.unalias().sql(dialect="spark") for item in items]
+        """What the columns of the query are to whoever wrote the statement."""
 
     def rows(self, batch: Batch) -> pa.Table:
         return arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
@@ -298,28 +303,29 @@ class _Step:
         return split_off_nulls(rows.rename_columns(names), table.schema)
 
     def change_or_sift(self, draft: DraftTable, rows: pa.Table) -> list[BadRecord]:
-        """Apply the rows; gives those that can't be, which leave nothing behind."""
-        try:
-            self._change.apply(draft, rows)
-        except (TableError, QueryError) as error:
-            if not _is_rows_fault(error):
-                raise
-            return self._one_by_one(draft, rows)
-        return []
-
-    def _one_by_one(self, draft: DraftTable, rows: pa.Table) -> list[BadRecord]:
+        """Apply the rows, in halves where they can't be as a whole; gives those that can't be at all."""
         refused: list[BadRecord] = []
-        for number in range(rows.num_rows):
-            row = rows.slice(number, 1)
+
+        def attempt(start: int, length: int) -> None:
             try:
-                self._change.apply(draft, row)
-                draft.settle()
+                self._change.apply(draft, rows.slice(start, length))
             except (TableError, QueryError) as error:
                 if not _is_rows_fault(error) or len(refused) >= MOST_GUILTY:
                     raise
-                raw = json.dumps(row.to_pylist()[0], default=str).encode()
-                refused.append(BadRecord(raw, f"row {number} of a batch", error.message))
+                if length == 1:
+                    refused.append(
+                        BadRecord(self._shown(rows.slice(start, 1)), f"row {start} of a batch", error.message)
+                    )
+                    return
+                attempt(start, length // 2)
+                attempt(start + length // 2, length - length // 2)
+
+        attempt(0, rows.num_rows)
         return refused
+
+    def _shown(self, row: pa.Table) -> bytes:
+        labels = self._labels if len(self._labels) == row.num_columns else row.column_names
+        return json.dumps(dict(zip(labels, row.to_pylist()[0].values(), strict=True)), default=str).encode()
 
 
 def target_columns(table: Table, statement: Insert | None, given: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from velostream.errors import NotExecutableError, NotFoundError, ValidationError
 from velostream.model.change import Epoch
 from velostream.sql import statements as st
 from velostream.sql.explain import explain_rows, validate_statement
+from velostream.sql.explain_changes import changes_by_rows, explain_change
 from velostream.sql.plan import RelationKind, Strategy
 
 if TYPE_CHECKING:
@@ -188,6 +189,10 @@ class Executor:
 
     def _explain(self, statement: st.Explain) -> Result:
         inner = statement.statement
+        if changes_by_rows(inner):
+            explained = explain_change(inner, self._launcher.binder.lens(text=inner.text))
+            rows = [] if explained.plan is None else explain_rows(explained.plan, extended=statement.extended)
+            return Result.rows(["property", "value"], [*explained.rows, *rows])
         query = getattr(inner, "query", None)
         if not isinstance(query, st.Query):
             return Result.rows(["property", "value"], [("statement", inner.kind), ("strategy", "executed directly")])

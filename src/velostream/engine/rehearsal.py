@@ -15,6 +15,7 @@ from velostream.engine.sourcing import reference_of
 from velostream.errors import AlreadyExistsError, SqlError, VelostreamError
 from velostream.sql import statements as st
 from velostream.sql.explain import explain_rows, validate_statement
+from velostream.sql.explain_changes import changes_by_rows, explain_change
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Relation, RelationKind
 from velostream.sql.planner import plan_query
@@ -71,6 +72,9 @@ def _rehearse_statement(lens: _ScriptLens, statement: st.Statement, *, extended:
 
 
 def _plan(lens: _ScriptLens, statement: st.Statement, *, extended: bool) -> list[tuple[str, str]]:
+    if changes_by_rows(statement):
+        explained = explain_change(statement, lens)
+        return explained.rows + ([] if explained.plan is None else explain_rows(explained.plan, extended=extended))
     query = getattr(statement, "query", None)
     if not isinstance(query, st.Query):
         return [("strategy", "executed directly")]

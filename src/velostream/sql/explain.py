@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from velostream.errors import OptionError, ResolveError, SqlError, did_you_mean
+from velostream.sql.explain_changes import change_problems, changes_by_rows
 from velostream.sql.explain_delta import delta_rows, delta_sql_rows, delta_state
 from velostream.sql.option_names import covers
 from velostream.sql.plan import AggregatePlan, Catalog, Input, Lookup, MapPlan, PassthroughPlan, QueryPlan, RelationKind
@@ -143,6 +144,10 @@ def validate_statement(statement: Statement, catalog: Catalog, text: str) -> lis
                 for option in options
                 if not covers(known, option.name.lower())
             ]
+        case Insert(target=Name() as name, columns=columns) if changes_by_rows(statement):
+            found += _target_problems(name, columns, catalog, text) or change_problems(statement, catalog)
+        case Update(table=name) | Delete(table=name) if changes_by_rows(statement):
+            found += _target_problems(name, (), catalog, text) or change_problems(statement, catalog)
         case Insert(target=target, query=query, options=options, columns=columns):
             found += _target_problems(target, columns, catalog, text)
             if query is not None:

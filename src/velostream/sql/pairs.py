@@ -19,7 +19,7 @@ from velostream.sql.parentheses import without_parentheses
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import Columns
 from velostream.sql.shape import is_aggregated, outermost_select
-from velostream.sql.statements import Delete, Insert, Query, SourceRef, Update
+from velostream.sql.statements import Delete, Insert, Name, Query, SourceRef, Update
 
 _MAY_SPARE = (exp.And, exp.Or, exp.Case, exp.If, exp.Coalesce, exp.Anonymous)
 """What may not evaluate all of its parts for every row; inside only columns are taken out, nothing that could fail."""
@@ -55,6 +55,22 @@ class _Side(Enum):
     SOURCE = auto()
 
 
+def driving_query(statement: Insert | Update | Delete) -> Query:
+    """What gives the rows that change the table, as it is written."""
+    return present(statement.query if isinstance(statement, Insert) else statement.source)
+
+
+def plan_pairs(statement: Insert | Update | Delete, *, target: Schema, source: Columns) -> PairPlan:
+    """UPDATE … FROM, DELETE … USING or UPSERT … ON; `source` are the columns that its driving query gives."""
+    match statement:
+        case Insert():
+            return plan_upsert(statement, target=target, source=source)
+        case Update():
+            return plan_update(statement, target=target, source=source)
+        case Delete():
+            return plan_delete(statement, target=target, source=source)
+
+
 def plan_update(statement: Update, *, target: Schema, source: Columns) -> PairPlan:
     """UPDATE t SET … FROM s [WHERE …]; `source` are the columns that `*` means in the FROM."""
     split = _Split(target, statement.table.text, statement.alias, present(statement.source), source, statement.text)
@@ -79,12 +95,13 @@ def plan_delete(statement: Delete, *, target: Schema, source: Columns) -> PairPl
     return split.finished(statement.sources, equalities, condition, {})
 
 
-def plan_upsert(statement: Insert, *, target: Schema, table: str, source: Columns) -> PairPlan:
+def plan_upsert(statement: Insert, *, target: Schema, source: Columns) -> PairPlan:
     """UPSERT INTO t [(columns)] SELECT … ON …: each row changes the rows that ON finds, or is added.
 
     `source` are the columns of the SELECT's result.
     """
     query = present(statement.query)
+    table = statement.target.text if isinstance(statement.target, Name) else statement.target.uri
     names = [target.column(name).name for name in statement.columns] or list(target.names)
     if source.complete and len(source.names) != len(names):
         raise ValidationError(

@@ -42,7 +42,7 @@ def run(table, sql, rows, *, source=ORDERS, compute=spark_is_not_needed):
     else:
         items = Columns(tuple(item.alias_or_name for item in statement.query.tree.expressions), complete=True)
         plan, apply = (
-            plan_upsert(statement, target=table.schema, table=table.name, source=items),
+            plan_upsert(statement, target=table.schema, source=items),
             PairChange.upsert,
         )
     items = [item.unalias() for item in plan.query.tree.expressions]

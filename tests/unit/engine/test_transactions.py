@@ -278,3 +278,12 @@ def test_older_versions_are_read_by_their_number(connection):
     assert raised.value.code == "unknown-version"
     with pytest.raises(ValidationError, match="older version"):
         connection.execute(f"CREATE TABLE v AS SELECT * FROM kept VERSION AS OF {version}")
+
+
+def test_explain_and_validate_of_changes_by_rows(connection):
+    explained = connection.execute("EXPLAIN UPDATE accounts SET balance = 0 FROM moves m WHERE accounts.id = m.id")
+    assert ('rows of "accounts"', "found by id") in explained.fetchall()
+    explained = connection.execute("EXPLAIN DELETE FROM accounts USING moves m WHERE balance > m.id")
+    assert any("every row is compared" in value for _, value in explained.fetchall())
+    found = connection.execute("VALIDATE UPDATE accounts SET balance = m.amount FROM moves m WHERE accounts.id = m.id")
+    assert [row[1] for row in found.fetchall()] == ['column "amount" does not exist']
