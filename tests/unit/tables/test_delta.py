@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable as Lake
 from deltalake import write_deltalake
 
-from velostream.errors import AlreadyExistsError, OptionError, StateError, TableError
+from velostream.errors import AlreadyExistsError, OptionError, StateError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec
@@ -127,6 +127,10 @@ def test_a_table_with_constraints_is_refused(tmp_path):
     with pytest.raises(StateError) as caught:
         open_table(tmp_path)
     assert "delta.constraints.positive" in caught.value.detail
+    reader = open_table(tmp_path, access="read-only")
+    assert reader.snapshot().get(1)["name"] == "a"
+    with pytest.raises(UnsupportedError):
+        reader.commit(write(Mode.APPEND, (-1, "b")))
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/lake", "http://host/lake", "file://host/lake"])

@@ -85,9 +85,9 @@ class DeltaLog:
     def configuration(self) -> Mapping[str, str]:
         return self._table.metadata().configuration
 
-    def columns(self) -> pa.Schema:
+    def columns(self, *, read_only: bool) -> pa.Schema:
         """The columns the table has. Raises `StateError` when it asks more of readers or writers than we can do."""
-        beyond = sorted(self._beyond())
+        beyond = sorted(self._beyond_reading() if read_only else self._beyond_reading() | self._beyond_writing())
         if beyond:
             raise StateError(
                 f'the Delta table at "{self.location}" can\'t be a table of this kind',
@@ -96,16 +96,20 @@ class DeltaLog:
             )
         return pa.schema(self._table.schema().to_arrow())
 
-    def _beyond(self) -> set[str]:
-        """What the table makes use of that we would misread, or not hold when we write."""
-        protocol, metadata = self._table.protocol(), self._table.metadata()
-        beyond = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES
+    def _beyond_reading(self) -> set[str]:
+        """What the table makes use of that we would misread."""
+        protocol = self._table.protocol()
+        beyond = set(protocol.reader_features or ()) - _FEATURES
         if protocol.min_reader_version == _COLUMN_MAPPING:
             beyond.add("columnMapping")
-        beyond |= {f"partitions by {name}" for name in metadata.partition_columns}
+        return beyond | {f"partitions by {name}" for name in self._table.metadata().partition_columns}
+
+    def _beyond_writing(self) -> set[str]:
+        """What the table makes use of that our commits would break."""
+        beyond = set(self._table.protocol().writer_features or ()) - _FEATURES
         beyond |= {
             name
-            for name, value in metadata.configuration.items()
+            for name, value in self.configuration.items()
             if name.startswith(_UNKNOWN_PROPERTIES) and value != "false"
         }
         for field in self._table.schema().fields:

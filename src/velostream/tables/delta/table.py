@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from velostream.errors import AlreadyExistsError, OptionError, StateError, TableError
+from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, StateError, TableError, UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
@@ -36,6 +36,13 @@ from velostream.tables.difference import Differ, Difference
 _OWNER = "velostream.table"
 _SCHEMA = "velostream.schema"
 """In the table's configuration: whose it is, and its columns as we call them. A table without them is adopted."""
+_CAPABILITY_OF = {
+    Mode.APPEND: "insert",
+    Mode.UPSERT: "upsert",
+    Mode.DELETE: "delete",
+    Mode.CHANGES: "update",
+    Mode.REPLACE: "update",
+}
 _CACHED_CONDITIONS = 1024
 _MOST_ATTEMPTS = 100
 """Each that fails is somebody else's that succeeds."""
@@ -55,6 +62,13 @@ class DeltaTable(Table):
             default="adopt",
             choices=("adopt", "fail", "replace"),
         ),
+        Option(
+            "access",
+            "read-only attaches a table without writing anything to it",
+            OptionType.CHOICE,
+            default="read-write",
+            choices=("read-write", "read-only"),
+        ),
     )
     capabilities: ClassVar[TableCapabilities] = TableCapabilities(
         insert=True,
@@ -69,11 +83,12 @@ class DeltaTable(Table):
         durable=True,
     )
 
-    def __init__(self, spec: TableSpec, location: Path) -> None:
+    def __init__(self, spec: TableSpec, location: Path, *, read_only: bool) -> None:
         """Use `DeltaTable.open`."""
         self.name = spec.name
         self.schema = spec.schema
         self._id = spec.id
+        self._read_only = read_only
         self._location = location
         self._codec = Codec(spec.schema)
         self._files = DataFiles(location, self._codec)
@@ -91,6 +106,10 @@ class DeltaTable(Table):
     def open(cls, spec: TableSpec) -> DeltaTable:
         options = Options(spec.options, cls.options)
         location = _location(spec, options)
+        if options.text("access") == "read-only":
+            if not DeltaLog.exists(location):
+                raise NotFoundError.of("table", str(location))
+            return cls(spec, location, read_only=True)
         if DeltaLog.exists(location) and DeltaLog(location).configuration.get(_OWNER) != spec.id:
             match options.text("if.exists"):
                 case "fail":
@@ -100,13 +119,20 @@ class DeltaTable(Table):
         if not DeltaLog.exists(location):
             configuration = {_OWNER: spec.id, _SCHEMA: json.dumps(spec.schema.to_json())}
             DeltaLog.create(location, Codec(spec.schema).encoded, configuration)
-        return cls(spec, location)
+        return cls(spec, location, read_only=False)
 
     @property
     def version(self) -> int:
         return self._newest().data_version
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
+        if self._read_only:
+            refused = UnsupportedError.capability(self.kind, _CAPABILITY_OF[write.mode])
+            refused.detail, refused.hint = (
+                f'table "{self.name}" is attached read-only',
+                "WITH ('access' = 'read-write')",
+            )
+            raise refused
         with self._writing_lock:
             for _ in range(_MOST_ATTEMPTS):
                 state = self._writing.newest()
@@ -155,7 +181,7 @@ class DeltaTable(Table):
         return self._conditions(condition)
 
     def drop(self) -> None:
-        if self._writing.configuration.get(_OWNER) == self._id:
+        if not self._read_only and self._writing.configuration.get(_OWNER) == self._id:
             _remove(self._location)
 
     def _newest(self) -> LogState:
@@ -201,7 +227,7 @@ class DeltaTable(Table):
     def _check_columns(self) -> None:
         """Raises `StateError` when what is there has other columns, or can't be read here."""
         known = self._reading.configuration.get(_SCHEMA)
-        there = self._reading.columns()
+        there = self._reading.columns(read_only=self._read_only)
         if known is not None:
             same = json.loads(known) == self.schema.to_json()
         else:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from urllib.parse import urlsplit, urlunsplit
 
-from velostream.errors import StoreError, VelostreamError
+from velostream.errors import Category, StoreError, VelostreamError
 from velostream.model.change import Epoch, Mode
 from velostream.tables.base import Table, TableWrites
 from velostream.testing.table_cases import BAG, KEYED, in_threads, write
@@ -82,6 +83,18 @@ class Crashes(TableHarness):
         self._persist(append)
         self._persist(append)
         assert table.snapshot().count() == 1
+
+    def test_a_server_that_is_not_there_is_missed_at_once(self) -> None:  # B54
+        """When the table is opened, with the address, but without the password."""
+        if self.store.server is None:
+            return
+        address = urlsplit(self.new_spec(KEYED).options["url"])
+        nobody = address._replace(netloc="somebody:open-sesame@127.0.0.1:1")
+        caught = _error_of(lambda: self.make_table(KEYED, {"url": urlunsplit(nobody)}))
+        assert isinstance(caught, StoreError)
+        assert caught.category is Category.NETWORK
+        assert "127.0.0.1:1" in str(caught)
+        assert "sesame" not in f"{caught}{caught!r}{caught.args}"
 
     def _new_object_of(self, table: Table) -> None:
         self.open(self.spec_of(table))

@@ -11,7 +11,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from velostream.errors import AlreadyExistsError, OptionError, StateError, TableError, UnsupportedError
+from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, StateError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, Epoch, Mode, Write
 from velostream.model.options import OptionType
 from velostream.model.schema import Schema
@@ -84,6 +84,25 @@ class Lifecycle(TableHarness):
             found = open_as(id_, choice)
             assert found.snapshot().count() == expected
             self.close(found)
+
+    def test_a_table_attached_read_only_is_only_read(self) -> None:
+        if self.lacks("insert") or not self._has_option("access"):
+            return
+        table = self.make_table(KEYED)
+        table.commit(write(Mode.APPEND, (1, "a")))
+        spec = self.spec_of(table)
+        reader = self.open(replace(spec, id="reader", options={**spec.options, "access": "read-only"}))
+        assert content(reader.snapshot().scan()) == content(rows_of(KEYED, (1, "a")))
+        with pytest.raises(UnsupportedError) as caught:
+            reader.commit(write(Mode.APPEND, (2, "b")), Epoch("q", 1))
+        assert caught.value.code == "unsupported-capability"
+        table.commit(write(Mode.APPEND, (3, "c")))
+        assert sorted(reader.snapshot().scan().column("id").to_pylist()) == [1, 3]
+        reader.drop()
+        self.close(reader)
+        assert table.snapshot().count() == 2
+        with pytest.raises(NotFoundError):
+            self.make_table(KEYED, {"access": "read-only"})
 
     def test_figures(self) -> None:
         if self.lacks("insert"):
