@@ -42,7 +42,7 @@ class RedisCondition:
         return None if self.rest is None else self.rest.condition
 
 
-def compile_condition(condition: Expression, layout: Layout) -> RedisCondition:
+def compile_condition(condition: Expression, layout: Layout, indexes: Sequence[str]) -> RedisCondition:
     """Raises `NotFoundError` for an unknown column, `CannotCompile` for what only Spark evaluates."""
     schema = layout.schema
     compile_expression(condition, schema)
@@ -55,7 +55,7 @@ def compile_condition(condition: Expression, layout: Layout) -> RedisCondition:
             rest = [part for part in parts if not any(part is done for done in answered)]
             return RedisCondition(_keys(schema, [values for values, _ in columns]), None, Remainder.of(rest, schema))
     # Scores are rounded, so what a range gives is checked again.
-    return RedisCondition(None, _range(parts, layout), Remainder.of(parts, schema))
+    return RedisCondition(None, _range(parts, layout, indexes), Remainder.of(parts, schema))
 
 
 def _equalities(parts: Sequence[Expression], schema: Schema) -> Mapping[str, tuple[list[object], Expression]]:
@@ -86,11 +86,9 @@ def _keys(schema: Schema, values: Sequence[Sequence[object]]) -> pa.Table:
     return pa.Table.from_arrays(arrays, names=list(schema.key))
 
 
-def _range(parts: Sequence[Expression], layout: Layout) -> Range | None:
+def _range(parts: Sequence[Expression], layout: Layout, indexes: Sequence[str]) -> Range | None:
     """The range of the first indexed column that the conjuncts bound."""
-    if not layout.own:
-        return None
-    for name in layout.indexes:
+    for name in indexes:
         lowest, highest = -math.inf, math.inf
         for part in parts:
             match part:

@@ -34,7 +34,6 @@ class Layout:
     schema: Schema
     own: bool
     key_inside: bool = True
-    indexes: tuple[str, ...] = ()
 
     @property
     def meta(self) -> str:
@@ -94,14 +93,6 @@ class Layout:
                 hint="declare the column that follows the colon in their names as PRIMARY KEY",
                 code="wrong-type",
             )
-        for name in self.indexes:
-            type_ = self.schema.column(name).type
-            if not is_rankable(type_):
-                raise TableError(
-                    f'column "{name}" of table "{self.name}" is {self.schema.column(name).sql_type}: no index',
-                    detail="a sorted set orders numbers, dates and timestamps",
-                    code="wrong-type",
-                )
 
     def ids(self, rows: pa.Table) -> list[bytes]:
         """The id of each row; a bag's equal rows have one unless they are hashes of the user's, who has names."""

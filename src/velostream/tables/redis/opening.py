@@ -12,47 +12,14 @@ import pyarrow as pa
 
 from velostream.errors import AlreadyExistsError, NotFoundError, TableError
 from velostream.model.options import Options
-from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec
 from velostream.tables.document_stores import check_columns, is_read_only, mismatch
 from velostream.tables.redis.client import KIND, Connection
 from velostream.tables.redis.columns import Packed
 from velostream.tables.redis.layout import Layout
+from velostream.tables.redis.state import TableState, check_index, create_index, remove
 
 _HASHES_LOOKED_AT = 1000
-_KEYS_AT_ONCE = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """What is kept about a table."""
-
-    id: str
-    incarnation: str
-    version: int
-    made: bool
-    """We made the table, and DROP removes it; else it is a user's."""
-    followed_from: int | None
-    columns: str
-    """The schema as text."""
-
-    @property
-    def schema(self) -> Schema:
-        return Schema.from_json(json.loads(self.columns))
-
-    @classmethod
-    def of(cls, connection: Connection, layout: Layout) -> TableState | None:
-        found = connection.ask(lambda client: client.hgetall(layout.meta))
-        if not found:
-            return None
-        return cls(
-            id=found[b"id"].decode(),
-            incarnation=found[b"incarnation"].decode(),
-            version=int(found[b"version"]),
-            made=found[b"made"] == b"1",
-            followed_from=int(found[b"followed_from"]) if b"followed_from" in found else None,
-            columns=found[b"schema"].decode(),
-        )
 
 
 @dataclass(frozen=True)
@@ -68,9 +35,7 @@ class Opening:
         name = options.text("table") or spec.name
         if not name or name.endswith(":"):
             raise TableError(f'no table can have the keys "{name}:…"', hint="WITH ('table' = …) gives another name")
-        indexed = [column.strip() for column in (options.text("index") or "").split(",") if column.strip()]
-        indexes = tuple(spec.schema.column(column).name for column in indexed)
-        layout = Layout(spec.name, f"{name}:", spec.schema, own=True, indexes=indexes)
+        layout = Layout(spec.name, f"{name}:", spec.schema, own=True)
         state = TableState.of(connection, layout)
         theirs = [] if state is not None and state.made else connection.hashes(layout.prefix)
         if is_read_only(options):
@@ -82,11 +47,24 @@ class Opening:
                 case "fail":
                     raise AlreadyExistsError.of("table", name)
                 case "replace":
-                    remove(connection, layout, everything=True)
+                    remove(connection, layout, state, everything=True)
                     state, theirs = None, []
         layout = _fitting(layout, spec, connection, state, theirs)
-        if state is not None:
-            return cls(layout, state.incarnation)
+        indexed = [column.strip() for column in (options.text("index") or "").split(",")]
+        columns = [spec.schema.column(column).name for column in indexed if column]
+        for column in columns:
+            check_index(layout, column)
+        incarnation = cls._incarnation(spec, layout, connection) if state is None else state.incarnation
+        ttl = options.duration("ttl")
+        if ttl is not None:
+            milliseconds = max(1, int(ttl.total_seconds() * 1000))
+            connection.ask(lambda client: client.hset(layout.meta, "ttl", milliseconds))
+        for column in columns:
+            create_index(connection, layout, column)
+        return cls(layout, incarnation)
+
+    @staticmethod
+    def _incarnation(spec: TableSpec, layout: Layout, connection: Connection) -> str:
         values: dict[str, Any] = {
             "id": spec.id,
             "incarnation": uuid.uuid4().hex,
@@ -94,29 +72,20 @@ class Opening:
             "schema": json.dumps(spec.schema.to_json()),
             "made": int(layout.own),
         }
-        return cls(layout, connection.ask(lambda client: _incarnation(client, layout.meta, values)))
+        return connection.ask(lambda client: _kept(client, layout.meta, values))
 
 
-def _incarnation(client: Any, meta: str, values: Mapping[str, Any]) -> str:
-    """Keep these values about a table unless others are kept; of two openings at once the first one makes it."""
+def _kept(client: Any, meta: str, values: Mapping[str, Any]) -> str:
+    """Keep these values about a table unless others are kept, and give the incarnation that is.
+
+    Of two openings at once the first one makes the table.
+    """
     with client.pipeline() as pipeline:
         for name, value in values.items():
             pipeline.hsetnx(meta, name, value)
         pipeline.hget(meta, "incarnation")
         kept: bytes = pipeline.execute()[-1]
     return kept.decode()
-
-
-def remove(connection: Connection, layout: Layout, *, everything: bool) -> None:
-    """Remove what is kept about a table, and with `everything` its rows."""
-    ids = connection.hashes(layout.prefix) if everything else []
-    names = [layout.prefix.encode() + id_ for id_ in ids]
-    for start in range(0, len(names), _KEYS_AT_ONCE):
-        part = names[start : start + _KEYS_AT_ONCE]
-        connection.ask(lambda client, part=part: client.unlink(*part))  # type: ignore[misc]
-    kept = [layout.epochs, layout.changes, layout.expiry, f"{layout.prefix}:rows", layout.meta]
-    kept += map(layout.index, layout.indexes)
-    connection.ask(lambda client: client.unlink(*kept))
 
 
 def _fitting(

@@ -41,9 +41,14 @@ class Reader:
         return len(self._all([]).handles)
 
     def of_range(self, wanted: Range, columns: Sequence[str]) -> pa.Table:
+        """The rows of a range, or all rows if the index was given up in the meantime."""
         layout = self.layout
         keys = [layout.meta, layout.rows, layout.index(wanted.column)]
         return self._read(keys, ["scores", repr(wanted.lowest), repr(wanted.highest)], columns, ordered=True).rows
+
+    def ids_with(self, column: str) -> Present:
+        """One column of every row that is kept, a bag's equal rows as one, with the rows' ids."""
+        return self._read([self.layout.meta, self.layout.rows], ["ranks", 0, -1], [column], expanded=False)
 
     def having(self, keys: pa.Table, columns: Sequence[str], *, ordered: bool = False) -> pa.Table:
         """The rows of keys, in the order of the keys or of the table."""
@@ -81,7 +86,13 @@ class Reader:
         return self._read(keys, ["ids", packed.lengths, packed.data], columns, ordered=ordered)
 
     def _read(
-        self, keys: Sequence[str], source: Sequence[object], columns: Sequence[str], *, ordered: bool = False
+        self,
+        keys: Sequence[str],
+        source: Sequence[object],
+        columns: Sequence[str],
+        *,
+        ordered: bool = False,
+        expanded: bool = True,
     ) -> Present:
         layout = self.layout
         fields = [layout.field(name) for name in columns]
@@ -95,7 +106,7 @@ class Reader:
         order = np.arange(len(handles))
         if ordered and layout.own:
             order = np.argsort(numbers.cast(pa.string()).cast(pa.float64()).to_numpy(), kind="stable")
-        if layout.counted:
+        if layout.counted and expanded:
             counts = found[-1].cast(pa.string()).cast(pa.int64()).to_numpy()
             order = np.repeat(order, counts[order])
         if ordered or layout.counted:

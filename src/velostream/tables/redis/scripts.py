@@ -35,12 +35,14 @@ READ = (
     + """
 -- KEYS: meta, the rows' order ('' for hashes of the user's), an index.
 -- ARGV: prefix, source, two arguments of the source, fields...
--- Sources: 'ids' (lengths, data), 'ranks' (first, last), 'scores' of the index (lowest, highest).
+-- Sources: 'ids' (lengths, data), 'ranks' (first, last), 'scores' of the index (lowest, highest); an index that was
+-- given up lacks its sentinel, and all rows are given.
 -- Gives the version, lengths and data of the rows that are there; a row is its id, its number, and the fields.
 local prefix, source, order = ARGV[1], ARGV[2], KEYS[2]
 local ids
 if source == 'ids' then ids = listed(ARGV[3], ARGV[4])
 elseif source == 'ranks' then ids = redis.call('ZRANGE', order, ARGV[3], ARGV[4])
+elseif not redis.call('ZSCORE', KEYS[3], ':') then ids = redis.call('ZRANGE', order, 0, -1)
 else ids = redis.call('ZRANGEBYSCORE', KEYS[3], ARGV[3], ARGV[4]) end
 local fields = {}
 for i = 5, #ARGV do fields[i - 4] = ARGV[i] end
@@ -89,7 +91,7 @@ COMMIT = (
 -- ARGV: a JSON object with what isn't rows; then lengths and data of: new ids, changed ids, gone ids, and the rows of
 -- the new ids and of the changed ones, each its fields and its scores (of a bag also how many); the blob of changes.
 local given = cjson.decode(ARGV[1])
-local meta = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'followed_from')
+local meta = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'followed_from', 'indexes')
 if meta[1] ~= given.incarnation then return {'dropped'} end
 local version = tonumber(meta[2])
 if tonumber(redis.call('GET', KEYS[5]) or '-1') >= given.commit then return {'done', version} end
@@ -99,6 +101,7 @@ if given.writer then
 end
 if given.expected >= 0 and version ~= given.expected then return {'moved', version} end
 if (meta[3] and true or false) ~= given.followed then return {'moved', version} end
+if (meta[4] or '[]') ~= given.indexes then return {'moved', version} end
 
 local own, prefix, fields = KEYS[2] ~= '', given.prefix, given.fields
 local created, changed, gone = listed(ARGV[2], ARGV[3]), listed(ARGV[4], ARGV[5]), listed(ARGV[6], ARGV[7])

@@ -38,9 +38,10 @@ from velostream.tables.redis.client import KIND, Connection
 from velostream.tables.redis.columns import Packed, encode
 from velostream.tables.redis.condition import RedisCondition, compile_condition
 from velostream.tables.redis.layout import scores
-from velostream.tables.redis.opening import Opening, TableState, remove
+from velostream.tables.redis.opening import Opening
 from velostream.tables.redis.reader import Reader
 from velostream.tables.redis.snapshot import RedisSnapshot
+from velostream.tables.redis.state import TableState, create_index, drop_index, remove
 
 _CACHED_CONDITIONS = 1024
 _ATTEMPTS = 4
@@ -78,8 +79,6 @@ class RedisTable(Table):
         self._incarnation = opened.incarnation
         self._read_only = is_read_only(options)
         self._history = options.integer("history") or 0
-        ttl = options.duration("ttl")
-        self._ttl = 0 if ttl is None else max(1, int(ttl.total_seconds() * 1000))
         self._differ = Differ(spec.name, spec.schema)
         self._writer = uuid.uuid4().hex
         self._commits = itertools.count(1)
@@ -124,7 +123,7 @@ class RedisTable(Table):
 
     def follow(self) -> int:
         self._refuse_if_read_only("changes")
-        if self._ttl:
+        if self._state().ttl:
             refused = UnsupportedError.capability(self.kind, "changes")
             refused.detail = f'rows of table "{self.name}" expire in the store, which doesn\'t tell what they were'
             raise refused
@@ -135,7 +134,6 @@ class RedisTable(Table):
             pipeline.multi()
             pipeline.hsetnx(meta, "followed_from", version)
 
-        self._state()
         # Watched, so that no commit comes between the version and the log that begins after it.
         self._connection.ask(lambda client: client.transaction(start, meta))
         return self._state().version
@@ -173,8 +171,22 @@ class RedisTable(Table):
             "version": self.version,
             "plan_cache_hits": cache.hits,
             "plan_cache_misses": cache.misses,
-            "indexes": [[name] for name in self._layout.indexes],
+            "indexes": [[name] for name in self._state().indexes],
         }
+
+    def create_index(self, columns: Sequence[str]) -> None:
+        self._refuse_if_read_only("indexes")
+        names = [self.schema.column(name).name for name in columns]
+        if len(names) != 1:
+            raise UnsupportedError.capability(self.kind, "indexes of several columns")
+        create_index(self._connection, self._layout, names[0])
+        self._compiled.cache_clear()
+
+    def drop_index(self, columns: Sequence[str]) -> None:
+        self._refuse_if_read_only("indexes")
+        for name in columns:
+            drop_index(self._connection, self._layout, self.schema.column(name).name)
+        self._compiled.cache_clear()
 
     def exclusive(self) -> AbstractContextManager[None]:
         self._refuse_if_read_only("update")
@@ -186,7 +198,7 @@ class RedisTable(Table):
         with self._lock:
             state = TableState.of(self._connection, self._layout)
             if state is not None and state.incarnation == self._incarnation:
-                remove(self._connection, self._layout, everything=state.made)
+                remove(self._connection, self._layout, state, everything=state.made)
 
     def close(self) -> None:
         if not self._closed:
@@ -254,13 +266,14 @@ class RedisTable(Table):
             "history": self._history,
             "prefix": layout.prefix,
             "bag": layout.counted,
-            "ttl": self._ttl,
+            "ttl": state.ttl,
+            "indexes": state.index_names,
             "fields": [layout.field(name) for name in layout.written],
         }
         if epoch is not None:
             given |= {"writer": epoch.writer, "epoch": epoch.number}
         columns = [encode(rows.column(name)) for name in layout.written]
-        columns += [scores(rows.column(name).combine_chunks()) for name in layout.indexes]
+        columns += [scores(rows.column(name).combine_chunks()) for name in state.indexes]
         if layout.counted:
             columns.append(_texts(shares.counts))
         packed = [Packed.of([_bytes(ids)]) for ids in (shares.created, shares.changed, shares.gone)]
@@ -268,7 +281,7 @@ class RedisTable(Table):
         blob = Changes(difference.removed.rows, difference.added).encode() if followed else b""
         keys = [layout.meta, layout.rows, layout.epochs, layout.changes, layout.writer(self._writer)]
         return self._connection.commit(
-            [*keys, *map(layout.index, layout.indexes)],
+            [*keys, *map(layout.index, state.indexes)],
             [orjson.dumps(given), *(part for share in packed for part in (share.lengths, share.data)), blob],
         )
 
@@ -294,7 +307,8 @@ class RedisTable(Table):
         return state
 
     def _compile(self, condition: Expression) -> RedisCondition:
-        return compile_condition(condition, self._layout)
+        state = TableState.of(self._connection, self._layout)
+        return compile_condition(condition, self._layout, () if state is None else state.indexes)
 
     def _refuse_if_read_only(self, capability: str) -> None:
         if self._read_only:
