@@ -30,11 +30,13 @@ class EntryKind(StrEnum):
     """A continuous UPDATE, DELETE or UPSERT, or several statements over one stream in BEGIN … COMMIT."""
     SOURCE = "source"
     """The table a source that is no stream is folded into; made by the engine, shared, never shown."""
+    MIRROR = "mirror"
+    """The copy of a table in a store that views read; its statement names the table's id. Never shown."""
     GROUPS = "groups"
     """The bare aggregate behind a view with HAVING, ORDER BY or unselected group columns; never shown."""
 
 
-HIDDEN = (EntryKind.SOURCE, EntryKind.GROUPS)
+HIDDEN = (EntryKind.SOURCE, EntryKind.MIRROR, EntryKind.GROUPS)
 CHANGERS = (EntryKind.INSERT, EntryKind.CHANGE)
 """Queries that change tables and are none themselves."""
 
@@ -84,7 +86,7 @@ class Entry:
     @property
     def is_table(self) -> bool:
         """Whether it has versions that can be read."""
-        return self.kind in (EntryKind.TABLE, EntryKind.VIEW, EntryKind.SOURCE, EntryKind.GROUPS)
+        return self.kind in (EntryKind.TABLE, EntryKind.VIEW, *HIDDEN)
 
     @property
     def is_query(self) -> bool:

@@ -262,7 +262,7 @@ class Connection:
     def metrics(self) -> dict[str, Any]:
         """Figures of every table, and where the commit sequence stands."""
         tables = {
-            entry.name: dict(self._context.table(entry.id).stats())
+            entry.name: dict(self._shower.stats(entry))
             for entry in self._context.catalog.visible()
             if entry.is_table and entry.schema is not None
         }

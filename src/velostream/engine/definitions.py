@@ -226,7 +226,7 @@ class Definitions:
                     visible = self._context.catalog.by_id(reader.sql)
                 if visible is not None and visible.id != entry.id and visible not in found:
                     visit(visible)
-                    if visible.kind is not EntryKind.SOURCE:
+                    if visible.kind is not EntryKind.MIRROR:
                         found.append(visible)
 
         visit(entry)
@@ -242,7 +242,7 @@ def canonical(statement: Create | Insert) -> str:
     """The text that two equal statements share: without OR REPLACE, IF NOT EXISTS and the passwords of a store."""
     if isinstance(statement, Create):
         options = statement.options
-        if table_kind(options) != MEMORY:
+        if statement.what is ObjectKind.TABLE and table_kind(options) != MEMORY:
             options = tuple(replace(option, value=concealed(option.name, option.value)) for option in options)
         statement = replace(statement, or_replace=False, if_not_exists=False, options=options)
     return render(statement)

@@ -95,12 +95,11 @@ class Launcher:
         store = self.context.stores.find(table.id)
         if store is None:
             return table
-        identity = f"mirror of {table.id}"
         with self._lock:
-            entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
+            entry = self.context.catalog.hidden(EntryKind.MIRROR, table.id)
             if entry is None:
                 schema = present(table.schema)
-                entry = Entry.new(table.name, kind=EntryKind.SOURCE, sql=identity, schema=schema)
+                entry = Entry.new(table.name, kind=EntryKind.MIRROR, sql=table.id, schema=schema)
                 entry = replace(entry, reads=(table.id,))
                 self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
                 self.context.catalog.add(entry)

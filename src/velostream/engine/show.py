@@ -46,10 +46,10 @@ class Shower:
                 whole = hidden.kind is EntryKind.GROUPS or not self._context.board(entry).was_ready
                 state = board.state if whole else State.DEGRADED
                 status = replace(status, state=state, reason=board.status.reason, error=board.status.error)
-        stats = self._stats(entry)
+        stats = self.stats(entry)
         return replace(status, rows=stats.get("rows"), bytes=stats.get("bytes"), version=stats.get("version"))
 
-    def _stats(self, entry: Entry) -> Mapping[str, Any]:
+    def stats(self, entry: Entry) -> Mapping[str, Any]:
         """Figures of a table; none while it has no columns, or its store doesn't answer."""
         if not entry.is_table or entry.schema is None:
             return {}
@@ -145,7 +145,7 @@ class Shower:
             ]
         rows: list[tuple[Any, ...]] = []
         for entry in entries:
-            rows += [(entry.name, metric, str(value)) for metric, value in self._stats(entry).items()]
+            rows += [(entry.name, metric, str(value)) for metric, value in self.stats(entry).items()]
         return ["name", "metric", "value"], rows
 
     @staticmethod

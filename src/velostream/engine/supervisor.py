@@ -195,7 +195,7 @@ class Supervisor:
 
     def start(self, entry: Entry) -> None:
         """Start a query of the catalog; trouble shows on its board and disturbs nobody else."""
-        if entry.id in self._launcher.runners or entry.kind in HIDDEN:
+        if entry.id in self._launcher.runners or entry.kind in HIDDEN or not entry.is_query:
             return
         trouble = self._try(entry, float("inf"))
         if trouble is not None:
@@ -318,7 +318,7 @@ class Supervisor:
         unused = [
             entry
             for entry in self._context.catalog
-            if entry.kind is EntryKind.SOURCE
+            if entry.kind in (EntryKind.SOURCE, EntryKind.MIRROR)
             and not self._context.catalog.readers_of(entry.id)
             and not self._launcher.is_pushed_from(entry)
         ]
