@@ -160,3 +160,20 @@ def test_typed_lines_are_there_in_the_next_session(open_terminal, environment):
     history = os.path.join(environment["XDG_STATE_HOME"], "velostream", "history")  # noqa: PTH118
     with open(history, encoding="utf-8") as file:  # noqa: PTH123
         assert "SHOW TABLES;" in file.read()
+
+
+def test_a_transaction_spans_statements(open_terminal):  # B50
+    terminal = open_terminal("sql")
+    terminal.expect(PROMPT)
+    terminal.type("CREATE TABLE t (id BIGINT); BEGIN; INSERT INTO t VALUES (41), (42);\n")
+    terminal.expect("2 rows")
+    terminal.expect(PROMPT)
+    terminal.type("SELECT id FROM t;\n")
+    terminal.expect(r"\(2 rows\)")
+    terminal.expect(PROMPT)
+    terminal.type("ROLLBACK; SELECT id FROM t;\n")
+    terminal.expect("rolled back")
+    terminal.expect(r"\(0 rows\)")
+    terminal.expect(PROMPT)
+    terminal.type("\\q\n")
+    assert terminal.process.wait(timeout=30) == 0

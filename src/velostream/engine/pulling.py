@@ -119,8 +119,9 @@ class Puller:
             plan, lens = self._plan(st.Query(select, sources), (), "")
             if any(one.target.kind is RelationKind.STREAM for one in plan.inputs):
                 raise NotExecutableError(
-                    "a stream can't be read by a subquery of a statement that runs once",
-                    hint="CREATE TABLE … AS SELECT … FROM the stream, and read that table",
+                    "a stream can't be read by a statement that runs once",
+                    hint="UPDATE … FROM, DELETE … USING and UPSERT … ON follow a stream; "
+                    "CREATE TABLE … AS SELECT … makes a table of it to read",
                 )
             bound = self._launcher.binder.bind_plan(plan, lens)
             given = {target.id: snapshot} if transaction is None else {}

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from velostream.engine import dml
 from velostream.engine.binding import NoSchemaYetError
-from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.catalog import Entry
 from velostream.engine.changing import RowChange, assigned_rows, options_of, target_columns
 from velostream.engine.merge import merge
 from velostream.engine.result import Result
@@ -76,7 +76,6 @@ class TableWriter:
             case st.Delete():
                 return self._once(statement, parameters, transaction, dml.delete)
             case st.Merge():
-                self._refuse_streams_of(statement)
                 return self._once(statement, parameters, transaction, merge)
             case st.Truncate():
                 self._refuse_gathering(transaction, statement)
@@ -212,17 +211,6 @@ class TableWriter:
             if one.target.schema is None and not _follows(plan):
                 raise NoSchemaYetError(one.target.name)
         return plan, lens
-
-    def _refuse_streams_of(self, statement: st.Merge) -> None:
-        using = statement.tree.args["using"]
-        for table in using.find_all(exp.Table):
-            entry = self._context.catalog.find(str(table.name))
-            if entry is not None and entry.kind is EntryKind.STREAM:
-                raise NotExecutableError(
-                    "MERGE can't follow a stream",
-                    hint="UPSERT INTO t SELECT … FROM s ON … does, and so do UPDATE … FROM and DELETE … USING",
-                    text=statement.text,
-                )
 
     @staticmethod
     def _refuse_gathering(transaction: Transaction | None, statement: st.Statement) -> None:
