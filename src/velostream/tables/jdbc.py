@@ -288,15 +288,12 @@ class JdbcDialect(Dialect):
             self.run(connection, statement + self.tuples(len(names), len(chunk)), values)
 
     def update(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
-        if not _has_hidden_key(layout):
+        if not layout.made:
+            # Columns of the user's that aren't ours keep their values.
             super().update(connection, layout, rows)
             return
-        others = [column for column in layout.columns if column not in layout.key]
-        markers = self.markers(len(others) + 1)
-        assigned = [f"{self.quote(c.stored_name)} = {m}" for c, m in zip(others, markers, strict=False)]
-        values = zip(encoded_rows(others, rows), _digests(layout, rows), strict=True)
-        statement = f"UPDATE {layout.quoted} SET {', '.join(assigned)} WHERE {self.quote(KEY)} = {markers[-1]}"
-        self.run_many(connection, statement, [(*row, key) for row, key in values])
+        self.delete_keys(connection, layout, rows)
+        self.insert(connection, layout, rows)
 
     def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
         if not _has_hidden_key(layout):
