@@ -96,11 +96,8 @@ def _decimals128(array: pa.Array) -> list[Decimal128 | None]:
     with np.errstate(over="ignore"):
         low, high = np.where(negative, ~low + np.uint64(1), low), np.where(negative, ~high + (low == 0), high)
     exponent = np.uint64((_EXPONENT_BIAS - array.type.scale) << _EXPONENT_SHIFT)
-    words = np.empty((len(array), 2), dtype="<u8")
-    words[:, 0] = low
-    words[:, 1] = high | exponent | np.where(negative, _SIGN, np.uint64(0))
-    data = words.tobytes()
-    made: list[Decimal128 | None] = [Decimal128.from_bid(data[at : at + 16]) for at in range(0, len(data), 16)]
+    high = high | exponent | np.where(negative, _SIGN, np.uint64(0))
+    made: list[Decimal128 | None] = [Decimal128(words) for words in zip(high.tolist(), low.tolist(), strict=True)]
     if array.null_count:
         for at in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
             made[at] = None
