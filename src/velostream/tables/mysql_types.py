@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from velostream.tables.relational.codec import (
     Codec,
     Decoder,
+    Encoder,
     decode_as,
     decode_booleans,
     decode_bytes,
@@ -28,6 +29,7 @@ from velostream.tables.relational.codec import (
     encode_microseconds,
     encode_nested,
     plain,
+    refuse_rounding,
 )
 
 _MOST_PLACES = 30
@@ -126,6 +128,8 @@ def foreign_codec(type_: pa.DataType, store_type: str, collation: str) -> MysqlC
 
     def like_ours(**changes: Any) -> MysqlCodec:
         fields = {
+            "encode": ours.encode,
+            "decode": ours.decode,
             "equality": ours.equality,
             "order": ours.order,
             "json": ours.json,
@@ -133,16 +137,21 @@ def foreign_codec(type_: pa.DataType, store_type: str, collation: str) -> MysqlC
             "json_value": ours.json_value,
             "long": ours.long,
         }
-        return MysqlCodec(type_, store_type, ours.encode, ours.decode, **(fields | changes))
+        return MysqlCodec(type_, store_type, **(fields | changes))
 
     if pa.types.is_boolean(type_):
         return like_ours() if name in ("tinyint(1)", "bit(1)") else None
     if pa.types.is_integer(type_):
         return like_ours() if _integer_fits(name, bare, type_) else None
     if pa.types.is_floating(type_):
-        return _foreign_floats(type_, store_type, bare)
+        # Of a FLOAT the server tells six digits only.
+        return (
+            like_ours(encode=_python, decode=decode_as(type_), json=_python, json_type="DOUBLE", order="{}")
+            if (bare, type_) == ("double", pa.float64())
+            else None
+        )
     if pa.types.is_decimal(type_):
-        return _foreign_decimals(type_, store_type, name, bare)
+        return _foreign_decimals(type_, store_type, name)
     if pa.types.is_string(type_):
         if bare not in _TEXTS:
             return None
@@ -151,7 +160,7 @@ def foreign_codec(type_: pa.DataType, store_type: str, collation: str) -> MysqlC
     if pa.types.is_binary(type_):
         return like_ours() if bare in _BYTES else None
     if pa.types.is_timestamp(type_):
-        return like_ours() if bare in ("datetime", "timestamp") else None
+        return like_ours(encode=_unrounded(plain, _places(name))) if bare in ("datetime", "timestamp") else None
     if pa.types.is_duration(type_):
         return None
     if pa.types.is_nested(type_):
@@ -159,36 +168,17 @@ def foreign_codec(type_: pa.DataType, store_type: str, collation: str) -> MysqlC
     return like_ours() if bare == ours.store_type.lower() else None
 
 
-def _foreign_floats(type_: pa.DataType, store_type: str, bare: str) -> MysqlCodec | None:
-    if bare not in ("float", "double") or (bare == "double" and type_ == pa.float32()):
-        return None
-    # The server shows six digits of a FLOAT and compares all of them.
-    equality = "{}" if bare == "double" else None
-    return MysqlCodec(
-        type_,
-        store_type,
-        _python,
-        decode_as(type_),
-        equality=equality,
-        order=equality,
-        json=_python,
-        json_type="DOUBLE",
-    )
-
-
-def _foreign_decimals(type_: pa.DataType, store_type: str, name: str, bare: str) -> MysqlCodec | None:
-    digits = _INTEGER_DIGITS.get(bare)
-    places = 0
+def _foreign_decimals(type_: pa.DataType, store_type: str, name: str) -> MysqlCodec | None:
     match = re.match(r"decimal\((\d+),(\d+)\)", name)
-    if match is not None:
-        places = int(match[2])
-        digits = int(match[1]) - places
-    if digits is None or places > type_.scale or digits > type_.precision - type_.scale:
+    if match is None:
+        return None
+    places = int(match[2])
+    if places > type_.scale or int(match[1]) - places > type_.precision - type_.scale:
         return None
     return MysqlCodec(
         type_,
         store_type,
-        _python,
+        _unrounded(_python, places),
         decode_as(type_),
         json=_as_text,
         json_type=f"DECIMAL({type_.precision},{min(type_.scale, _MOST_PLACES)})",
@@ -199,6 +189,21 @@ def _integer_fits(name: str, bare: str, type_: pa.DataType) -> bool:
     """Whether all values of the column are ours."""
     bits = _INTEGER_BITS.get(bare.removesuffix(" unsigned").removesuffix(" zerofill"))
     return bits is not None and bool(bits + ("unsigned" in name) <= type_.bit_width)
+
+
+def _places(name: str) -> int:
+    match = re.search(r"\((\d+)\)", name)
+    return 0 if match is None else int(match[1])
+
+
+def _unrounded(encode: Encoder, places: int) -> Encoder:
+    """What the server would round to its places is refused instead."""
+
+    def checked(array: pa.Array) -> Sequence[Any]:
+        refuse_rounding(array, places=places)
+        return encode(array)
+
+    return checked
 
 
 def _python(array: pa.Array) -> Sequence[Any]:
@@ -232,6 +237,5 @@ def _decode_datetimes(type_: pa.DataType) -> Decoder:
 
 _INTEGERS = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}
 _INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
-_INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "mediumint": 8, "int": 10, "bigint": 19}
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json", "uuid"})
 _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})

@@ -26,6 +26,7 @@ from velostream.tables.relational.codec import (
     encode_floats,
     encode_nested,
     plain,
+    refuse_rounding,
 )
 
 _EPOCH_DAYS = 10_957
@@ -49,8 +50,9 @@ class PostgresCodec(Codec):
 
     @property
     def bare_type(self) -> str:
-        """The type without what only a column definition may say."""
-        return self.store_type.partition(" COLLATE ")[0]
+        """The type without what only a column definition may say; a cast to a length would cut texts in silence."""
+        bare = re.sub(r"\(.*?\)", "", self.store_type.partition(" COLLATE ")[0])
+        return re.sub(r"^character\b(?! varying)", "bpchar", bare)
 
     @property
     def is_array(self) -> bool:
@@ -99,14 +101,12 @@ def foreign_codec(type_: pa.DataType, store_type: str) -> PostgresCodec | None:
     if pa.types.is_integer(type_):
         return like_ours() if _INTEGER_BITS.get(bare, 99) <= type_.bit_width else None
     if pa.types.is_decimal(type_):
-        return like_ours() if _decimal_fits(name, type_) else None
+        return like_ours(texts=_unrounded(name)) if _decimal_fits(name, type_) else None
     if pa.types.is_string(type_):
         return _foreign_text(type_, name, bare, nondeterministic=store_type.endswith(NONDETERMINISTIC))
-    if pa.types.is_floating(type_):
-        return like_ours() if bare in ("real", ours.store_type) else None
     if pa.types.is_timestamp(type_):
         # One without a zone is taken in the session's, which is UTC.
-        return like_ours() if bare.startswith("timestamp") else None
+        return like_ours(texts=_unrounded(name)) if bare.startswith("timestamp") else None
     if pa.types.is_nested(type_):
         if bare == "json":
             return like_ours(comparable="{}::text")
@@ -117,6 +117,19 @@ def foreign_codec(type_: pa.DataType, store_type: str) -> PostgresCodec | None:
 
 NONDETERMINISTIC = " nondeterministic"
 """Marks the type of a column whose collation calls different texts equal."""
+
+
+def _unrounded(name: str) -> Callable[[pa.Array], pa.Array]:
+    """What PostgreSQL would round to the places that its type names is refused instead."""
+    places = re.search(r"(\d+)\)", name)
+    if places is None:
+        return lambda array: array
+
+    def checked(array: pa.Array) -> pa.Array:
+        refuse_rounding(array, places=int(places[1]))
+        return array
+
+    return checked
 
 
 def _foreign_text(type_: pa.DataType, name: str, bare: str, *, nondeterministic: bool) -> PostgresCodec | None:
@@ -249,13 +262,10 @@ def _decode_microseconds(type_: pa.DataType) -> Decoder:
 
 _INTEGERS = {8: "smallint", 16: "smallint", 32: "integer", 64: "bigint"}
 _INTEGER_BITS = {"smallint": 16, "integer": 32, "bigint": 64}
-_INTEGER_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 
 
 def _decimal_fits(store_type: str, type_: pa.DataType) -> bool:
     """Whether all values of a numeric column, or none that can be told from its type, are beyond ours."""
-    if store_type in _INTEGER_DIGITS:
-        return bool(_INTEGER_DIGITS[store_type] <= type_.precision - type_.scale)
     match = re.fullmatch(r"numeric(?:\((\d+),(\d+)\))?", store_type)
     if match is None:
         return False

@@ -142,6 +142,22 @@ def decode_times(type_: pa.DataType) -> Decoder:
     return lambda values: pa.array([_from_foreign(value, type_) for value in values], type_)
 
 
+def refuse_rounding(array: pa.Array, *, places: int) -> None:
+    """Raise `TableError` for decimals, or parts of seconds, of more places than a column of the store has."""
+    if pa.types.is_decimal(array.type):
+        exact = places >= array.type.scale or pc.all(pc.equal(pc.round(array, places), array)).as_py()
+    else:
+        step = 10 ** (6 - places)
+        numbers = pc.drop_null(array.cast(pa.int64())).to_numpy()
+        exact = not (numbers % step).any()
+    if exact is False:
+        raise TableError(
+            f"the store's column keeps {places} places, and a value has more",
+            detail="nothing of the statement was applied",
+            code="wrong-type",
+        )
+
+
 def decode_bytes(values: Sequence[Any]) -> pa.Array:
     return pa.array([None if value is None else bytes(value) for value in values], pa.binary())
 
