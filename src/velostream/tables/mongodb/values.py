@@ -97,7 +97,9 @@ def _decimals128(array: pa.Array) -> list[Decimal128 | None]:
         low, high = np.where(negative, ~low + np.uint64(1), low), np.where(negative, ~high + (low == 0), high)
     exponent = np.uint64((_EXPONENT_BIAS - array.type.scale) << _EXPONENT_SHIFT)
     high = high | exponent | np.where(negative, _SIGN, np.uint64(0))
-    made: list[Decimal128 | None] = [Decimal128(words) for words in zip(high.tolist(), low.tolist(), strict=True)]
+    # The driver takes the two halves of the binary form, which its annotations don't tell.
+    make: Callable[[Any], Decimal128] = Decimal128
+    made: list[Decimal128 | None] = [make(halves) for halves in zip(high.tolist(), low.tolist(), strict=True)]
     if array.null_count:
         for at in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
             made[at] = None

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from bson import decode, encode
 from bson.decimal128 import Decimal128
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velostream.errors import TableError
@@ -22,6 +22,7 @@ def through_bson(values, column):
     return [decode(encode({"v": value}))["v"] for value in values.encode(column)]
 
 
+@settings(deadline=None)
 @given(st.data(), st.integers(1, 38))
 def test_decimals_come_back_exactly(data, precision):
     scale = data.draw(st.integers(0, precision))
@@ -37,6 +38,7 @@ def _decimal(unscaled, scale):
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**34) + 1, 10**34 - 1), st.integers(0, 34))
 def test_a_decimal_is_what_the_driver_makes_of_it(unscaled, scale):
     value = _decimal(unscaled, scale)
