@@ -25,8 +25,6 @@ from velostream.tables.relational.codec import (
 NESTED = (
     "STRUCT<d: DECIMAL(38,3), b: BINARY, f: DOUBLE, t: TIMESTAMP, i: INTERVAL, m: MAP<INT, ARRAY<DATE>>, s: STRING>"
 )
-    "STRUCT<d: DECIMAL(38,3), b: BINARY, f: DOUBLE, t: TIMESTAMP, i: INTERVAL, m: MAP<INT, ARRAY<DATE>>, s: STRING>"
-)
 _SMALL_TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
 _STRUCTS = st.fixed_dictionaries(
     {
