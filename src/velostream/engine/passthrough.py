@@ -34,7 +34,7 @@ def answer(plan: PassthroughPlan, snapshot: Snapshot) -> pa.Table:
     else:
         wanted = dict.fromkeys([str(item.column) for item in plan.items] + [order.column for order in plan.order])
         rows = snapshot.scan(plan.condition, list(wanted))
-        found = _project(_sorted(rows, plan.order), plan.items)
+        found = _project(sorted_rows(rows, plan.order), plan.items)
     return found.slice(plan.offset, plan.limit)
 
 
@@ -42,8 +42,8 @@ def _project(rows: pa.Table, items: Sequence[Item]) -> pa.Table:
     return pa.Table.from_arrays([rows.column(str(item.column)) for item in items], names=[item.name for item in items])
 
 
-def _sorted(rows: pa.Table, orders: Sequence[Order]) -> pa.Table:
-    """A stable sort; NULLs where the order says, NaN above every number."""
+def sorted_rows(rows: pa.Table, orders: Sequence[Order]) -> pa.Table:
+    """A stable sort; NULLs where the order says, NaN above every number. `NotLowerable` for a type Spark orders."""
     if not orders or rows.num_rows < 2:
         return rows
     keys: dict[str, pa.ChunkedArray] = {}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from velostream.sql.delta_flatten import flattened
 from velostream.sql.delta_groups import cut_groups, grouped_plan, plan_grouped
 from velostream.sql.delta_joins import plan_driven
+from velostream.sql.delta_partitions import plan_partitioned
 from velostream.sql.delta_steps import NotDelta, is_linear, step_of
+from velostream.sql.delta_top import cut_top
 from velostream.sql.functions import is_time_function
 from velostream.sql.keys import key_of_result
 from velostream.sql.plan import DeltaPlan, GroupedPlan, RelationKind, Step
@@ -35,17 +38,28 @@ def plan_delta(tree: exp.Expr, *, resolution: Resolution, key: tuple[str, ...]) 
         return DeltaChoice(None, "the columns of an input are not known yet")
     if any(is_time_function(node) for node in tree.walk()):
         return DeltaChoice(None, "it reads the clock")
+    try:
+        body, top = cut_top(flattened(tree, resolution), resolution)
+    except NotDelta as why_not:
+        return DeltaChoice(None, why_not.reason)
+    choice = _choice(body, resolution, attempts=_ATTEMPTS if top is None else _ATTEMPTS_BELOW_TOP)
+    if choice.plan is None:
+        return choice
+    if key and not is_unique(choice.plan, key):
+        return DeltaChoice(None, f"several rows of the query may have the same key ({', '.join(key)})")
+    if top is None:
+        return choice
+    return DeltaChoice(replace(choice.plan, top=top), f"{choice.reason}; the first {top.limit} rows are kept")
+
+
+def _choice(tree: exp.Expr, resolution: Resolution, *, attempts: Sequence[_Attempt]) -> DeltaChoice:
     reasons: list[str] = []
-    for attempt in _ATTEMPTS:
+    for attempt in attempts:
         try:
-            found = attempt(tree, resolution)
+            return attempt(tree, resolution)
         except NotDelta as why_not:
             reasons.append(why_not.reason)
-            continue
-        if key and (found.plan is None or not is_unique(found.plan, key)):
-            return DeltaChoice(None, f"several rows of the query may have the same key ({', '.join(key)})")
-        return found
-    return DeltaChoice(None, next((reason for reason in reversed(reasons) if reason), "its shape is not supported"))
+    return DeltaChoice(None, "; ".join(dict.fromkeys(filter(None, reasons))))
 
 
 def is_unique(plan: DeltaPlan, key: tuple[str, ...]) -> bool:
@@ -84,6 +98,12 @@ def _grouped_driven(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
     return DeltaChoice(plan, "equalities lead from a changed row to all it may concern, which changes partial results")
 
 
+def _partitioned(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
+    partitioned = plan_partitioned(tree, resolution)
+    plan = DeltaPlan(partitioned=partitioned.plan, unique=partitioned.unique)
+    return DeltaChoice(plan, "its rows fall apart by values that changed rows hold, and only these are computed again")
+
+
 def _group_key(grouped: GroupedPlan, resolution: Resolution) -> tuple[str, ...] | None:
     if not grouped.keys:
         return ()
@@ -93,4 +113,7 @@ def _group_key(grouped: GroupedPlan, resolution: Resolution) -> tuple[str, ...] 
     return natural or None
 
 
-_ATTEMPTS: tuple[Callable[[exp.Expr, Resolution], DeltaChoice], ...] = (_linear, _grouped, _driven, _grouped_driven)
+_Attempt = Callable[[exp.Expr, Resolution], DeltaChoice]
+_ATTEMPTS_BELOW_TOP: tuple[_Attempt, ...] = (_linear, _grouped, _driven, _grouped_driven)
+"""From what costs least on."""
+_ATTEMPTS: tuple[_Attempt, ...] = (*_ATTEMPTS_BELOW_TOP, _partitioned)

@@ -10,28 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 from sqlglot import exp
 
-from velostream.model.schema import Schema
 from velostream.sql.delta_groups import Typing, check_exact
+from velostream.sql.delta_places import Place, Places, comparable
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.functions import aggregate_calls
 from velostream.sql.joins import conjuncts
 from velostream.sql.maps import name_items
 from velostream.sql.naming import output_name
 from velostream.sql.outputs import expand_star
-from velostream.sql.parentheses import without_parentheses
-from velostream.sql.plan import DrivenPlan, Link, Reader
+from velostream.sql.plan import DrivenPlan, Link
 from velostream.sql.resolve import Resolution
 from velostream.sql.rules.conditions import keeps_only_true
-from velostream.sql.scope import Frame, input_of, origin_of, scope_of
 from velostream.sql.shape import (
     from_items,
     is_aggregated,
     nested_queries,
     outermost_select,
-    reads_input,
     window_functions,
 )
 
@@ -57,32 +53,16 @@ def plan_driven(tree: exp.Expr, resolution: Resolution) -> Driven:
         raise NotDelta("it looks at more than one row of its FROM at a time")
     if next(window_functions(select), None) is not None:
         raise NotDelta("a window function sees many rows at once")
-    return _Tracer(resolution).trace(named, select)
-
-
-@dataclass
-class _Place:
-    """A relation of some FROM."""
-
-    reader: Reader
-    schema: Schema
-    scope: int
-    alias: str
-    optional: bool = False
-    """Rows without one of its own rows may come out, with NULLs: only its own join leads to it."""
-    single: bool = False
-    """Leads to one row at most: the link to it holds all of its key."""
-    filters: bool = False
-    """Gives no rows of its own: the right side of a SEMI or ANTI join, or in a subquery."""
+    return _Tracer(Places(resolution)).trace(named, select)
 
 
 @dataclass(frozen=True)
 class _Equality:
     """Columns of two places that are equal; `directed`: only from the first to the second."""
 
-    parent: _Place
+    parent: Place
     parent_column: str
-    child: _Place
+    child: Place
     child_column: str
     directed: bool = False
 
@@ -92,8 +72,7 @@ class _Equality:
 
 @dataclass
 class _Tracer:
-    resolution: Resolution
-    places: dict[tuple[int, str], _Place] = field(default_factory=dict)
+    places: Places
     equalities: list[_Equality] = field(default_factory=list)
 
     def trace(self, tree: exp.Expr, select: exp.Select) -> Driven:
@@ -101,20 +80,20 @@ class _Tracer:
         links = self._links(root)
         plan = DrivenPlan(
             sql=tree.sql(dialect="spark"),
-            readers=(root.reader, *(place.reader for place in self.places.values() if place is not root)),
+            readers=(root.reader, *(place.reader for place in self.places.all() if place is not root)),
             links=tuple(links),
         )
         return Driven(plan, self._unique(select, root))
 
-    def _select(self, select: exp.Select) -> _Place:
+    def _select(self, select: exp.Select) -> Place:
         """Take in the relations of a SELECT and of the subqueries in it; gives the one that drives."""
         if select.args.get("with_"):
             raise NotDelta("a WITH clause is read")
-        frame = self._frame(select)
+        frame = self.places.frame(select)
         items = from_items(select)
         if not items:
             raise NotDelta("a subquery without a FROM")
-        here = [self._admit(item, frame) for item in items]
+        here = [self.places.admit(item, frame) for item in items]
         joins: Sequence[exp.Join] = select.args.get("joins") or ()
         root = self._root(here, joins)
         for number, join in enumerate(joins, start=1):
@@ -126,27 +105,7 @@ class _Tracer:
             self._subquery(nested)
         return root
 
-    def _frame(self, select: exp.Select) -> Frame:
-        scope = scope_of(select)
-        if scope is None:
-            raise NotDelta("only Spark can tell what its names mean")
-        return self.resolution.frames[scope]
-
-    def _admit(self, item: exp.Expr, frame: Frame) -> _Place:
-        relation = input_of(item)
-        if relation is None or not reads_input(item):
-            raise NotDelta("FROM has more than plain tables (a subquery, a WITH item, a function or a sample)")
-        schema = self.resolution.input(relation).target.schema
-        alias = str(item.alias).lower()
-        if schema is None or (frame.scope, alias) in self.places:
-            raise NotDelta("two relations have the same alias")
-        reader = Reader(f"r{len(self.places)}", relation)
-        item.set("this", exp.Identifier(this=reader.relation, quoted=False))
-        place = _Place(reader, schema, frame.scope, alias)
-        self.places[frame.scope, alias] = place
-        return place
-
-    def _root(self, here: Sequence[_Place], joins: Sequence[exp.Join]) -> _Place:
+    def _root(self, here: Sequence[Place], joins: Sequence[exp.Join]) -> Place:
         """The relation whose rows give their results by themselves: the first, unless a RIGHT JOIN keeps the other."""
         sides = [str(join.args.get("side") or "").upper() for join in joins]
         if "FULL" in sides:
@@ -157,7 +116,7 @@ class _Tracer:
             raise NotDelta("a RIGHT JOIN among several joins")
         return here[1]
 
-    def _join(self, join: exp.Join, left: Sequence[_Place], right: _Place, root: _Place) -> None:
+    def _join(self, join: exp.Join, left: Sequence[Place], right: Place, root: Place) -> None:
         kind = str(join.args.get("kind") or "").upper()
         side = str(join.args.get("side") or "").upper()
         if join.args.get("method") or kind not in ("", "INNER", "OUTER", "CROSS", "SEMI", "ANTI"):
@@ -174,13 +133,13 @@ class _Tracer:
             if not directed:
                 self._between(condition, [*left, right])
                 continue
-            for one, other in self._pairs(condition):
+            for one, other in self.places.pairs(condition):
                 if {id(one[0]), id(other[0])} <= {id(place) for place in (*left, right)}:
                     parent, child = (other, one) if (one[0] is right) == (side != "RIGHT") else (one, other)
                     if (child[0] is right) or side == "RIGHT":
                         self.equalities.append(_Equality(*parent, *child, directed=True))
 
-    def _using(self, name: str, left: Sequence[_Place], right: _Place, root: _Place, *, directed: bool) -> None:
+    def _using(self, name: str, left: Sequence[Place], right: Place, root: Place, *, directed: bool) -> None:
         having = [place for place in left if place.schema.find(name) is not None and not place.filters]
         column = right.schema.find(name)
         if len(having) != 1 or column is None:
@@ -189,30 +148,15 @@ class _Tracer:
         parent, child = (
             ((right, column.name), (having[0], other)) if root is right else ((having[0], other), (right, column.name))
         )
-        if _comparable(parent[0], parent[1], child[0], child[1]):
+        if comparable(parent[0], parent[1], child[0], child[1]):
             self.equalities.append(_Equality(*parent, *child, directed=directed))
 
-    def _between(self, condition: exp.Expr, usable: Sequence[_Place]) -> None:
+    def _between(self, condition: exp.Expr, usable: Sequence[Place]) -> None:
         """An equality that all rows coming out have, whichever of its relations one comes from."""
         known = {id(place) for place in usable}
-        for one, other in self._pairs(condition):
+        for one, other in self.places.pairs(condition):
             if {id(one[0]), id(other[0])} <= known and one[0] is not other[0]:
                 self.equalities.append(_Equality(*one, *other))
-
-    def _pairs(self, condition: exp.Expr) -> Iterator[tuple[tuple[_Place, str], tuple[_Place, str]]]:
-        """The places and columns that a conjunct says are equal."""
-        if isinstance(condition, exp.EQ):
-            one, other = self._column(condition.this), self._column(condition.expression)
-            if one is not None and other is not None and _comparable(*one, *other):
-                yield one, other
-
-    def _column(self, node: exp.Expr) -> tuple[_Place, str] | None:
-        bare = without_parentheses(node)
-        origin = origin_of(bare) if isinstance(bare, exp.Column) else None
-        if origin is None or origin.fields:
-            return None
-        place = self.places.get((origin.scope, origin.source.lower()))
-        return None if place is None else (place, origin.column)
 
     def _subquery(self, nested: exp.Query) -> None:
         """A subquery of which only rows that equal the outer ones in some column matter."""
@@ -223,13 +167,13 @@ class _Tracer:
             raise NotDelta("a subquery with WITH, LIMIT or a window")
         if next(window_functions(select), None) is not None:
             raise NotDelta("a window function in a subquery")
-        outside = set(self.places)
-        typing = Typing(self._frame(select), self.resolution)
+        outside = {id(place) for place in self.places.all()}
+        typing = Typing(self.places.frame(select), self.places.resolution)
         for clause in (*select.expressions, select.args.get("having")):
             for call in aggregate_calls(clause):
                 check_exact(call, typing)
         root = self._select(select)
-        inside = [place for key, place in self.places.items() if key not in outside]
+        inside = [place for place in self.places.all() if id(place) not in outside]
         for place in inside:
             place.filters = True
         where = select.args.get("where")
@@ -237,14 +181,14 @@ class _Tracer:
             self._correlation(condition, inside, root)
         self._membership(nested, select, root)
 
-    def _correlation(self, condition: exp.Expr, inside: Sequence[_Place], root: _Place) -> None:
+    def _correlation(self, condition: exp.Expr, inside: Sequence[Place], root: Place) -> None:
         inner = {id(place) for place in inside if not place.optional or place is root}
-        for pair in self._pairs(condition):
+        for pair in self.places.pairs(condition):
             for outer, own in (pair, pair[::-1]):
                 if id(own[0]) in inner and id(outer[0]) not in {id(place) for place in inside}:
                     self.equalities.append(_Equality(*outer, *own, directed=True))
 
-    def _membership(self, nested: exp.Query, select: exp.Select, root: _Place) -> None:
+    def _membership(self, nested: exp.Query, select: exp.Select, root: Place) -> None:
         """`x IN (SELECT y …)` that only decides which rows stay: of the subquery, rows with y = x matter."""
         holder = nested.parent
         if not isinstance(holder, exp.In) or not keeps_only_true(holder) or len(select.expressions) != 1:
@@ -252,17 +196,17 @@ class _Tracer:
         if is_aggregated(select) and not select.args.get("group"):
             return
         item = select.expressions[0]
-        outer = self._column(holder.this)
-        own = self._column(item.this if isinstance(item, exp.Alias) else item)
+        outer = self.places.column(holder.this)
+        own = self.places.column(item.this if isinstance(item, exp.Alias) else item)
         usable = own is not None and (own[0] is root or not own[0].optional)
-        if outer is not None and own is not None and usable and _comparable(*outer, *own):
+        if outer is not None and own is not None and usable and comparable(*outer, *own):
             self.equalities.append(_Equality(*outer, *own, directed=True))
 
-    def _links(self, root: _Place) -> list[Link]:
+    def _links(self, root: Place) -> list[Link]:
         """A way from the root to every other place, parents first."""
         reached = [root]
         links: list[Link] = []
-        waiting = [place for place in self.places.values() if place is not root]
+        waiting = [place for place in self.places.all() if place is not root]
         while waiting:
             found = next((pair for place in waiting if (pair := self._way(reached, place)) is not None), None)
             if found is None:
@@ -275,7 +219,7 @@ class _Tracer:
             waiting.remove(place)
         return links
 
-    def _way(self, reached: Sequence[_Place], place: _Place) -> tuple[_Place, Link] | None:
+    def _way(self, reached: Sequence[Place], place: Place) -> tuple[Place, Link] | None:
         for parent in reached:
             pairs = {
                 equality.child_column: equality.parent_column
@@ -294,36 +238,26 @@ class _Tracer:
             if not equality.directed and not equality.parent.optional:
                 yield equality.turned()
 
-    def _unique(self, select: exp.Select, root: _Place) -> tuple[str, ...] | None:
+    def _unique(self, select: exp.Select, root: Place) -> tuple[str, ...] | None:
         """Output names of the root's key, if every row of it comes out once at most."""
         if not root.schema.key or not all(
-            place.single or place.filters for place in self.places.values() if place is not root
+            place.single or place.filters for place in self.places.all() if place is not root
         ):
             return None
         names = self._outputs(select, root)
         found = [names.get(column.lower()) for column in root.schema.key]
         return tuple(name for name in found if name is not None) if all(found) else None
 
-    def _outputs(self, select: exp.Select, root: _Place) -> Mapping[str, str]:
+    def _outputs(self, select: exp.Select, root: Place) -> Mapping[str, str]:
         """Output names of the root's columns that are passed on as they are, by lower-case column."""
         names: dict[str, str] = {}
         for item in select.expressions:
             if item.is_star:
-                for column in expand_star(item, self._frame(select)) or ():
+                for column in expand_star(item, self.places.frame(select)) or ():
                     if (column.source or "").lower() == root.alias:
                         names.setdefault(column.name.lower(), column.name)
                 continue
-            found = self._column(item.this if isinstance(item, exp.Alias) else item)
+            found = self.places.column(item.this if isinstance(item, exp.Alias) else item)
             if found is not None and found[0] is root:
                 names.setdefault(found[1].lower(), output_name(item))
         return names
-
-
-def _comparable(one: _Place, one_column: str, other: _Place, other_column: str) -> bool:
-    """Whether an index finds exactly what `=` finds equal: values of one type, or integers of any width."""
-    left, right = one.schema.column(one_column).type, other.schema.column(other_column).type
-    if pa.types.is_integer(left) and pa.types.is_integer(right):
-        return True
-    return bool(left == right) and not (
-        pa.types.is_floating(left) or pa.types.is_nested(left) or pa.types.is_null(left)
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from velostream.sql.plan import AggregateFunction, DeltaPlan, DrivenPlan, GroupedPlan, Input, Step
+from velostream.sql.plan import AggregateFunction, DeltaPlan, DrivenPlan, GroupedPlan, Input, PartitionedPlan, Step
 
 _EXTREMES = (AggregateFunction.MIN, AggregateFunction.MAX)
 
@@ -17,6 +17,10 @@ def delta_rows(plan: DeltaPlan, inputs: Sequence[Input]) -> Iterator[tuple[str, 
         yield ("changes", f"filter and projection of the changed rows, {_where(plan.linear)}")
     if plan.driven is not None:
         yield from _driven_rows(plan.driven, {entry.relation: entry for entry in inputs})
+    if plan.partitioned is not None:
+        yield from _partitioned_rows(plan.partitioned, {entry.relation: entry for entry in inputs})
+    if plan.top is not None:
+        yield ("top", f"the first {plan.top.limit} rows; when one of them goes, all rows or groups are looked at again")
     yield ("cost", _cost(plan, inputs))
 
 
@@ -34,8 +38,9 @@ def delta_state(plan: DeltaPlan) -> str:
 
 def delta_sql_rows(plan: DeltaPlan) -> Iterator[tuple[str, str]]:
     """The SQL texts behind the plan."""
-    if plan.driven is not None:
-        yield ("sql over lookups", plan.driven.sql)
+    looked_up = plan.driven or plan.partitioned
+    if looked_up is not None:
+        yield ("sql over lookups", looked_up.sql)
     if plan.grouped is not None:
         yield ("sql of feed", plan.grouped.feed.sql)
         yield ("sql over groups", plan.grouped.final.sql)
@@ -59,6 +64,13 @@ def _driven_rows(plan: DrivenPlan, inputs: Mapping[str, Input]) -> Iterator[tupl
         yield ("lookup", f"{names[link.child]} by index on ({there}), and back to {names[link.parent]} on ({here})")
 
 
+def _partitioned_rows(plan: PartitionedPlan, inputs: Mapping[str, Input]) -> Iterator[tuple[str, str]]:
+    yield ("changes", "what holds one of the values that changed rows hold is computed again, in Spark")
+    for reader in plan.readers:
+        columns = ", ".join(plan.columns[reader.relation])
+        yield ("lookup", f'"{inputs[reader.input].target.name}" by index on ({columns})')
+
+
 def _where(step: Step) -> str:
     return "in Spark" if step.items is None else "without Spark"
 
@@ -67,9 +79,13 @@ def _cost(plan: DeltaPlan, inputs: Sequence[Input]) -> str:
     known = [entry.target.rows for entry in inputs if entry.target.rows is not None]
     again = f"; computing it again reads {sum(known):,} rows" if len(known) == len(inputs) else ""
     count = sum(step is not None and step.items is None for step in (plan.linear, *_steps(plan)))
-    count += plan.driven is not None and plan.grouped is None
+    count += plan.partitioned is not None or (plan.driven is not None and plan.grouped is None)
     jobs = f", and {count} execution{'s' if count > 1 else ''} in Spark" if count else ""
-    rows = "each changed row and those it is linked to" if plan.driven is not None else "each changed row once"
+    rows = "each changed row once"
+    if plan.driven is not None:
+        rows = "each changed row and those it is linked to"
+    elif plan.partitioned is not None:
+        rows = "all rows that hold a value of a changed row"
     return f"{rows}{jobs}, whatever the size of the inputs{again}"
 
 

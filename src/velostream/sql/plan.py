@@ -257,6 +257,22 @@ class PartitionedPlan:
 
 
 @dataclass(frozen=True)
+class Order:
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
+
+
+@dataclass(frozen=True)
+class TopPlan:
+    """ORDER BY … LIMIT over rows that are followed: the first so many of them are the view."""
+
+    order: tuple[Order, ...]
+    """By columns of the result; rows that are equal in them are ordered by all the others."""
+    limit: int
+
+
+@dataclass(frozen=True)
 class DeltaPlan:
     """How a view over tables follows the changes of its inputs: by one of the plans.
 
@@ -267,6 +283,8 @@ class DeltaPlan:
     grouped: GroupedPlan | None = None
     driven: DrivenPlan | None = None
     partitioned: PartitionedPlan | None = None
+    top: TopPlan | None = None
+    """The view is only the first rows of what the other plans give."""
     unique: tuple[str, ...] | None = None
     """Columns of the result of which no two rows have the same values (none: it has one row at most); None: nothing is
     known."""
@@ -303,13 +321,6 @@ class Item:
     column: str | None
     function: AggregateFunction | None = None
     distinct: bool = False
-
-
-@dataclass(frozen=True)
-class Order:
-    column: str
-    descending: bool = False
-    nulls_first: bool = True
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
-from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource, fingerprint_of, rows_with
+from velostream.engine.maintain.delta_partitions import partitioned_delta
+from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource, fingerprint_of, positions_with
+from velostream.engine.maintain.delta_top import Top, TopRows
 from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.steps import StepRunner
 from velostream.engine.maintain.views import Maintenance, Movement, signed
@@ -17,6 +20,7 @@ from velostream.model.schema import Schema
 from velostream.sql.aggregates import GROUPS
 from velostream.sql.delta import is_unique
 from velostream.tables.base import Table
+from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.keys import key_values
 from velostream.tables.memory.table import MemoryTable
 
@@ -25,8 +29,11 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.sql.plan import DeltaPlan, GroupedPlan, Step
+    from velostream.tables.memory.snapshot import MemorySnapshot
 
 Writes = Sequence[tuple[Table, Write]]
+SETTING = "velostream.maintain"
+"""Setting of a connection; `refresh` computes all views over tables again, to compare with."""
 
 
 def delta_of(
@@ -39,13 +46,19 @@ def delta_of(
     """
     plan = bound.plan.delta
     table = context.table(entry.id)
-    if plan is None or not isinstance(table, MemoryTable):
+    if plan is None or not isinstance(table, MemoryTable) or context.config.get(SETTING) == "refresh":
         return None
     if bound.schema.key and not is_unique(plan, bound.schema.key):
         return None
     reads = {one.relation: one.schema for one in bound.inputs}
+    if plan.partitioned is not None:
+        return partitioned_delta(context, entry, bound, plan.partitioned, reads=reads)
+    if plan.top is not None and not Top.can_order(plan.top, bound.schema):
+        return None
+    top = None if plan.top is None else Top(plan.top, bound.schema)
     if plan.grouped is None:
-        return RowsDelta(context, entry, _source(context, plan, plan.linear, reads=reads, gives=bound.schema))
+        source = _source(context, plan, plan.linear, reads=reads, gives=bound.schema)
+        return RowsDelta(context, entry, source) if top is None else TopRows(context, entry, source, top)
     feed, bare = present(bound.feed_schema), present(bound.groups_schema)
     state = PartialState(plan.grouped.keys, plan.grouped.partials, feed, bare)
     return GroupedDelta(
@@ -56,6 +69,7 @@ def delta_of(
         groups=groups(entry, state.schema),
         state=state,
         gives=bound.schema,
+        top=top,
     )
 
 
@@ -100,22 +114,20 @@ class GroupedDelta(Maintenance):
         groups: Entry,
         state: PartialState,
         gives: Schema,
+        top: Top | None,
     ) -> None:
         self._table = context.memory_table(entry.id)
+        self._top = top
         self._groups = context.memory_table(groups.id)
         self._plan = plan
         self._source = source
         self._state = state
         self._final = StepRunner(context, plan.final, reads={GROUPS: state.groups}, gives=gives)
-        self.fingerprint = fingerprint_of(plan, source.fingerprint)
+        self.fingerprint = fingerprint_of(plan, source.fingerprint, groups.id)
 
     def load(self, movement: Movement) -> Writes:
         groups = self._state.merged(self._state.empty(), self._source.all(movement)).state
-        rows = self._final.run({GROUPS: signed(self._state.results(groups), 1)})
-        return [
-            (self._groups, Write(Mode.REPLACE, groups)),
-            (self._table, Write(Mode.REPLACE, rows.drop_columns([CHANGE]))),
-        ]
+        return [(self._groups, Write(Mode.REPLACE, groups)), (self._table, Write(Mode.REPLACE, self._rows(groups)))]
 
     def advance(self, movement: Movement) -> Writes | None:
         fed = self._source.changes(movement)
@@ -123,21 +135,32 @@ class GroupedDelta(Maintenance):
             return None
         if not fed.num_rows:
             return []
-        before = self._before(fed)
+        snapshot = self._groups.snapshot()
+        places = self._places(snapshot, fed)
+        before = snapshot.take(places)
         merged = self._state.merged(before, fed)
         after = merged.state
         if merged.open.num_rows:
             groups = merged.open.rename_columns(list(self._plan.found_by or merged.open.column_names))
             after = self._state.with_extremes(after, self._source.having(movement, self._plan.found_by or (), groups))
         state = pa.concat_tables([signed(before, -1), signed(after, 1)])
-        results = pa.concat_tables([signed(self._state.results(before), -1), signed(self._state.results(after), 1)])
-        rows = self._final.run({GROUPS: results})
-        return [(self._groups, Write(Mode.CHANGES, state)), (self._table, Write(Mode.CHANGES, rows))]
+        return [(self._groups, Write(Mode.CHANGES, state)), (self._table, self._write(snapshot, places, before, after))]
 
-    def _before(self, fed: pa.Table) -> pa.Table:
-        """The partial results, so far, of the groups of some rows."""
-        snapshot = self._groups.snapshot()
+    def _places(self, snapshot: MemorySnapshot, fed: pa.Table) -> Integers:
+        """Where the groups of some rows are."""
         if not self._state.keys:
-            return snapshot.scan()
-        values = key_values(self._state.touched(fed), self._state.keys)
-        return rows_with(snapshot, self._state.keys, values)
+            return snapshot.visible_positions
+        return positions_with(snapshot, self._state.keys, key_values(self._state.touched(fed), self._state.keys))
+
+    def _write(self, snapshot: MemorySnapshot, places: Integers, before: pa.Table, after: pa.Table) -> Write:
+        """What becomes of the view when groups change; the first groups in an order are chosen among all."""
+        if self._top is not None:
+            others = snapshot.take(np.setdiff1d(snapshot.visible_positions, places))
+            return Write(Mode.REPLACE, self._rows(pa.concat_tables([others, after])))
+        results = pa.concat_tables([signed(self._state.results(before), -1), signed(self._state.results(after), 1)])
+        return Write(Mode.CHANGES, self._final.run({GROUPS: results}))
+
+    def _rows(self, groups: pa.Table) -> pa.Table:
+        """The rows of the view that all its groups make."""
+        rows = self._final.run({GROUPS: signed(self._state.results(groups), 1)}).drop_columns([CHANGE])
+        return rows if self._top is None else self._top.of(rows)

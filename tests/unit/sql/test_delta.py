@@ -1,0 +1,126 @@
+"""Which views follow changes, by which plan, and why others are computed again."""
+
+from __future__ import annotations
+
+import pytest
+
+from velostream.sql.explain import explain_rows
+from velostream.sql.plan import Strategy
+
+
+def kinds(planned):
+    """The parts of a delta plan that are there."""
+    plan = planned.delta
+    names = ("linear", "grouped", "driven", "partitioned", "top")
+    return [] if plan is None else [name for name in names if getattr(plan, name) is not None]
+
+
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("SELECT sku, price * 2 AS twice FROM prices WHERE price > 1", ["linear"]),
+        ("SELECT explode(tags) AS tag FROM users", ["linear"]),
+        ("SELECT sku FROM prices UNION ALL SELECT b FROM bag", ["linear"]),
+        ("SELECT x FROM (SELECT price + 1 AS x FROM prices) AS q WHERE x > 2", ["linear"]),
+        ("SELECT category_id, COUNT(*) AS n, AVG(price) AS p FROM prices GROUP BY category_id", ["grouped"]),
+        ("SELECT category_id, MAX(sku) AS m FROM prices GROUP BY category_id HAVING COUNT(*) > 1", ["grouped"]),
+        ("SELECT COUNT(*) AS n FROM bag", ["grouped"]),
+        ("SELECT DISTINCT b FROM bag", ["grouped"]),
+        ("SELECT p.sku, s.n FROM prices p JOIN stock s ON s.sku = p.sku", ["driven"]),
+        ("SELECT p.sku, s.n FROM prices p LEFT JOIN stock s USING (sku)", ["driven"]),
+        ("SELECT p.sku, c.title FROM prices p RIGHT JOIN categories c ON p.category_id = c.category_id", ["driven"]),
+        ("SELECT sku FROM prices p WHERE NOT EXISTS (SELECT 1 FROM stock s WHERE s.sku = p.sku)", ["driven"]),
+        ("SELECT sku FROM prices WHERE sku IN (SELECT sku FROM stock WHERE n > 3)", ["driven"]),
+        ("SELECT sku, (SELECT SUM(n) FROM stock s WHERE s.sku = p.sku) AS n FROM prices p", ["driven"]),
+        (
+            "SELECT shop, SUM(price) AS p FROM stock s JOIN prices p ON p.sku = s.sku GROUP BY shop",
+            ["grouped", "driven"],
+        ),
+        ("SELECT category_id, STDDEV(price) AS p FROM prices GROUP BY category_id", ["partitioned"]),
+        ("SELECT category_id, COUNT(DISTINCT sku) AS n FROM prices GROUP BY category_id", ["partitioned"]),
+        ("SELECT p.sku, s.n FROM prices p FULL JOIN stock s ON p.sku = s.sku", ["partitioned"]),
+        ("SELECT shop, sku, rank() OVER (PARTITION BY shop ORDER BY n) AS r FROM stock", ["partitioned"]),
+        ("SELECT * FROM prices ORDER BY price DESC LIMIT 3", ["linear", "top"]),
+        ("SELECT shop, SUM(n) AS n FROM stock GROUP BY shop ORDER BY n LIMIT 3", ["grouped", "top"]),
+    ],
+)
+def test_the_shape_decides_how_changes_are_followed(view, query, parts):
+    planned = view(query)
+    assert planned.strategy is Strategy.DELTA
+    assert kinds(planned) == parts
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT b FROM bag ORDER BY a LIMIT 3", "ORDER BY a is not selected"),
+        ("SELECT a FROM bag EXCEPT SELECT shop FROM stock", "a set operation"),
+        ("SELECT a, row_number() OVER (ORDER BY b) AS n FROM bag", "no value that all its rows hold keeps them apart"),
+        ("SELECT STDDEV(price) AS s FROM prices", "no value that all its rows hold"),
+        ("SELECT p.sku FROM prices p CROSS JOIN bag", 'no equality of columns leads to "bag"'),
+        ("SELECT sku FROM prices WHERE sku NOT IN (SELECT sku FROM stock)", 'no equality of columns leads to "stock"'),
+        ("SELECT u.id FROM users u JOIN users v ON u.score = v.score", 'no equality of columns leads to "v"'),
+        ("SELECT category_id, COUNT(*) AS n FROM prices GROUP BY ROLLUP (category_id)", "ROLLUP"),
+    ],
+)
+def test_what_is_computed_again_says_why(view, query, why):
+    planned = view(query)
+    assert planned.strategy is Strategy.REFRESH
+    assert why in planned.reason
+
+
+@pytest.mark.parametrize(
+    ("query", "strategy"),
+    [
+        ("SELECT sku PRIMARY KEY, price FROM prices", Strategy.DELTA),
+        ("SELECT price PRIMARY KEY, sku FROM prices", Strategy.REFRESH),
+        ("SELECT p.sku PRIMARY KEY, c.title FROM prices p JOIN categories c USING (category_id)", Strategy.DELTA),
+        ("SELECT p.sku PRIMARY KEY, s.n FROM prices p JOIN stock s ON p.sku = s.sku", Strategy.REFRESH),
+        ("SELECT shop PRIMARY KEY, COUNT(*) AS n FROM stock GROUP BY shop", Strategy.DELTA),
+    ],
+)
+def test_a_declared_key_must_be_unique_for_sure(view, query, strategy):
+    """Of two rows with one key the later wins; when that one goes the other would have to come back."""
+    assert view(query).strategy is strategy
+
+
+def test_explain_tells_the_way_the_lookups_and_the_cost(view):
+    rows = explain_rows(
+        view("SELECT shop, SUM(price) AS p FROM stock s JOIN prices p ON p.sku = s.sku GROUP BY shop"), extended=True
+    )
+    found = dict(rows)
+    assert found["strategy"] == "delta"
+    assert found["driven by"].startswith('table "stock"')
+    assert found["lookup"] == '"prices" by index on (sku), and back to "stock" on (sku)'
+    assert found["cost"].startswith("each changed row and those it is linked to, and 1 execution in Spark")
+    assert found["state"] == "one row per group in a hidden table: the number of its rows, counts and exact sums"
+    assert "r0" in found["sql over lookups"]
+
+
+def test_explain_says_what_needs_no_spark(view):
+    plain = dict(explain_rows(view("SELECT sku, price * 2 AS p FROM prices"), extended=False))
+    assert plain["changes"] == "filter and projection of the changed rows, without Spark"
+    spark = dict(explain_rows(view("SELECT sku, initcap(sku) AS p FROM prices"), extended=False))
+    assert spark["changes"] == "filter and projection of the changed rows, in Spark"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT q.* FROM ({inner}) AS q WHERE p < 3 OR sku = 'y'",
+        "WITH q AS ({inner}) SELECT q.sku, q.p FROM q WHERE p < 3 OR sku = 'y'",
+    ],
+)
+def test_a_subquery_that_only_projects_becomes_part_of_the_query(view, query):
+    inner = "SELECT sku, price AS p FROM prices WHERE price > 1 OR sku = 'x'"
+    step = view(query.format(inner=inner)).delta.linear
+    assert step.names == ("sku", "p")
+    assert step.items is not None
+    assert step.sql.count("SELECT") == 1
+    assert "(price > 1 OR sku = 'x') AND (price < 3 OR sku = 'y')" in step.sql
+
+
+def test_a_name_that_would_change_its_meaning_keeps_the_subquery(view):
+    """Inside, `sku` is a column of the table; outside it names the sum."""
+    step = view("SELECT q.x AS sku, COUNT(*) AS n FROM (SELECT price + 1 AS x FROM prices) AS q GROUP BY sku").delta
+    assert "SELECT price + 1 AS x" in step.grouped.feed.sql
