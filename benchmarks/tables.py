@@ -229,7 +229,7 @@ class _Round:
             self.count,
             self.count // 4,
             velostream=lambda: handle.scalar("COUNT(*)", "status = 'active'"),
-            duckdb=lambda: self.duckdb.execute("SELECT COUNT(*) FROM t WHERE status = 'active'").fetchone()[0],
+            duckdb=lambda: _duck_value(self.duckdb, "SELECT COUNT(*) FROM t WHERE status = 'active'"),
             sqlite=lambda: cursor.execute("SELECT COUNT(*) FROM t WHERE status = 'active'").fetchone()[0],
             dict=lambda: sum(1 for row in dicts.values() if row["status"] == "active"),
         )
@@ -238,7 +238,7 @@ class _Round:
             self.count,
             dear,
             velostream=lambda: handle.scalar("COUNT(*)", "amount > 5000"),
-            duckdb=lambda: self.duckdb.execute("SELECT COUNT(*) FROM t WHERE amount > 5000").fetchone()[0],
+            duckdb=lambda: _duck_value(self.duckdb, "SELECT COUNT(*) FROM t WHERE amount > 5000"),
             dict=lambda: sum(1 for row in dicts.values() if row["amount"] > 5000),
         )
         yield self._case(
@@ -246,7 +246,7 @@ class _Round:
             self.count,
             total,
             velostream=lambda: handle.scalar("SUM(amount)"),
-            duckdb=lambda: self.duckdb.execute("SELECT SUM(amount) FROM t").fetchone()[0],
+            duckdb=lambda: _duck_value(self.duckdb, "SELECT SUM(amount) FROM t"),
             dict=lambda: sum(row["amount"] for row in dicts.values()),
         )
         yield self._case(
@@ -254,7 +254,7 @@ class _Round:
             self.count,
             completed,
             velostream=lambda: handle.scalar("SUM(amount)", "status = 'completed'"),
-            duckdb=lambda: self.duckdb.execute("SELECT SUM(amount) FROM t WHERE status = 'completed'").fetchone()[0],
+            duckdb=lambda: _duck_value(self.duckdb, "SELECT SUM(amount) FROM t WHERE status = 'completed'"),
             dict=lambda: sum(row["amount"] for row in dicts.values() if row["status"] == "completed"),
         )
         yield self._case(
@@ -504,8 +504,12 @@ def _total(column: pa.ChunkedArray) -> Decimal:
 
 
 def _duck(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
-    table: pa.Table = connection.sql(sql).to_arrow_table()
+    table: pa.Table = connection.cursor().sql(sql).to_arrow_table()
     return table
+
+
+def _duck_value(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
+    return connection.cursor().execute(sql).fetchall()[0][0]
 
 
 def _schema() -> Schema:

@@ -84,13 +84,20 @@ class Chunks:
         return self._with_batches((*kept, *batches), sealed=sealed)
 
     def merged(self) -> Chunks:
-        """With all that is not mapped in one batch, sealed."""
-        rest = range(self.mapped, len(self.batches))
-        if len(rest) > 1:
-            whole = pa.concat_batches([self.unpacked(index) for index in rest])
-            whole = pack(whole) if self.policy.pack_rows is not None else whole
-            return self._with_batches((*self.batches[: self.mapped], whole), sealed=self.mapped + 1)
-        return self
+        """With all that is not sealed yet in as few batches as may be, and sealed."""
+        runs: list[list[pa.RecordBatch]] = []
+        size = 0
+        for batch in self.batches[self.sealed :]:
+            if not runs or size + batch.nbytes > ORDINARY.largest_bytes:
+                runs.append([])
+                size = 0
+            runs[-1].append(batch)
+            size += batch.nbytes
+        merged = [pa.concat_batches(run) for run in runs]
+        if self.policy.pack_rows is not None:
+            merged = [pack(batch) for batch in merged]
+        batches = (*self.batches[: self.sealed], *merged)
+        return self._with_batches(batches, sealed=len(batches))
 
     def with_mapped(self, count: int, spill: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Chunks:
         """With `count` more of the first batches mapped from files, which `spill` writes."""

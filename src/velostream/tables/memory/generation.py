@@ -265,7 +265,7 @@ class Generation:
     def spill(self, directory: Path) -> None:
         """Put all columns that are in memory, and the hashes of keys, into mapped files. Call it as the writer.
 
-        Raises `OSError` when they can't be written; nothing has changed then.
+        Raises `OSError` when they can't be written; what isn't in files by then stays in memory.
         """
         chunks = self.chunks.merged()
         chunks = chunks.with_mapped(len(chunks.batches) - chunks.mapped, lambda batch: mapped_batch(batch, directory))

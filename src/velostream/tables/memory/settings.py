@@ -66,6 +66,16 @@ class TableSettings:
             indexes=_index_columns(options.text("index") or "", schema),
         )
 
+    def prepare_spill(self) -> None:
+        """Make the folder for mapped files, if there may be any; `OptionError` when that can't be."""
+        if self.memory_limit is None:
+            return
+        try:
+            self.spill_path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            refused = OptionError.value("spill.path", str(self.spill_path), expected="a folder that can be written to")
+            raise refused from error
+
     @property
     def form(self) -> Form:
         """How rows are kept. A dictionary of keys would be faster, and can't be put into files."""

@@ -82,6 +82,7 @@ class MemoryTable(Table):
         self.settings = TableSettings.of(options, schema)
         self._sequence = sequence
         if generation is None:
+            self.settings.prepare_spill()
             generation = Generation(stored_schema(schema), schema.key, form=self.settings.form)
         self._generation = generation
         self._newest: MemorySnapshot | None = None
@@ -340,7 +341,7 @@ class MemoryTable(Table):
         unseen = generation.journal.removed_until(floor)
         if unseen >= _FEWEST_DEAD_ROWS and unseen > generation.length - unseen:
             self._generation = generation.renumbered(floor)
-            self._newest = None
+            self._newest = self._statistics = None
             self._keep_within_limit()
 
     def expired(self) -> Write | None:
@@ -373,8 +374,8 @@ class MemoryTable(Table):
             generation.spill(self.settings.spill_path)
         except OSError as error:
             _log.warning('table "%s" takes more memory than its limit: %s', self.name, error)
-        # The snapshot kept for readers would hold on to what is in files now.
-        self._newest = None
+        # What is kept of the newest version would hold on to what is in files now.
+        self._newest = self._statistics = None
 
     def _column_statistics(self) -> ColumnStatistics:
         """Those of the newest version; what has been worked out is kept until there is a newer one."""

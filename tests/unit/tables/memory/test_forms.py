@@ -327,6 +327,7 @@ def test_a_compact_table_takes_less(sequence):
         ({"retention": "soon"}, "retention"),
         ({"history.max": "few"}, "history.max"),
         ({"history": "5", "history.max": "2"}, "history.max"),
+        ({"memory.limit": "1", "spill.path": "/dev/null/folder"}, "spill.path"),
     ],
 )
 def test_wrong_values_are_refused(sequence, options, name):  # B12
@@ -351,6 +352,8 @@ def test_a_spill_path_is_where_files_go(sequence, tmp_path, monkeypatch):
         return batch
 
     monkeypatch.setattr("velostream.tables.memory.generation.mapped_batch", watched)
-    options = {"memory.limit": "1", "spill.path": str(tmp_path)}
+    folder = tmp_path / "made" / "for it"
+    options = {"memory.limit": "1", "spill.path": str(folder)}
     sequence.create_table("t", name="t", schema=PEOPLE, options=options).commit(write(Mode.APPEND, (1, "a")))
-    assert seen == [tmp_path]
+    assert seen == [folder]
+    assert folder.is_dir()
