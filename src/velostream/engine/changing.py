@@ -238,8 +238,11 @@ class ChangeConsumer(RepeatingConsumer):
 
     @contextmanager
     def holding_off_others(self) -> Iterator[None]:
+        """Commits of ours first: a store that is slow to answer must not be waited for by those who don't need it."""
         stores = {step.target.id: self.context.stores.find(step.target.id) for step in self._steps}
         with ExitStack() as held:
+            if None in stores.values():
+                held.enter_context(super().holding_off_others())
             for _, store in sorted(stores.items()):
                 if store is not None:
                     held.enter_context(store.exclusive())
@@ -339,6 +342,11 @@ def target_columns(table: Table, statement: Insert | None, given: Sequence[str])
             detail=f"given: {', '.join(given)}; taken: {', '.join(names)}",
             text=None if statement is None else statement.text,
         )
+    required = next(
+        (column.name for column in table.schema.columns if not column.nullable and column.name not in names), None
+    )
+    if required is not None:
+        raise TableError.null_in(table.name, required)
     return names
 
 

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -120,9 +120,9 @@ class Consumer(ABC):
         """A batch that was begun before a crash and must now be repeated as it was."""
         return None
 
-    def holding_off_others(self) -> AbstractContextManager[object]:
-        """What keeps others from changing tables outside of our log between `Outcome.decide` and its commit."""
-        return nullcontext()
+    def holding_off_others(self) -> AbstractContextManager[None]:
+        """What keeps others from changing the tables it writes to between `Outcome.decide` and its commit."""
+        return self.context.sequence.exclusive()
 
     def runnable(self) -> bool:
         if self.dead or time.monotonic() < self._resume_at:
@@ -384,7 +384,7 @@ class Ingest:
     def _commit_alone(self, consumer: Consumer, outcome: Outcome) -> bool:
         """One statement's refused rows must not keep the others from committing."""
         try:
-            with self.context.sequence.exclusive(), consumer.holding_off_others():
+            with consumer.holding_off_others():
                 if outcome.decide is not None:
                     outcome = outcome.with_writes(outcome.decide())
                 self.context.commit(outcome.part)

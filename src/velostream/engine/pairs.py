@@ -223,7 +223,7 @@ class PairChange:
         new = _with_columns(old, given.take(positions))
         added = given.take(np.setdiff1d(np.arange(rows.num_rows), positions))
         check_not_null(new, table=self._table, schema=self._schema)
-        if self._key and set(self.looks_up) == set(self._key):
+        if self._is_collapsible and set(self.looks_up) == set(self._key):
             padded = _padded(added, self._schema)
             check_not_null(padded, table=self._table, schema=self._schema)
             table.commit(Write(Mode.UPSERT, concatenated([new.select(padded.column_names), padded])))

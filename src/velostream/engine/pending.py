@@ -49,7 +49,10 @@ class Share:
 
 
 class PendingTransactions:
-    """Commits transactions over several places. Call it with all other commits held off."""
+    """Commits transactions over several places, one at a time.
+
+    Whoever calls `commit` for tables of ours holds off their other commits, from what it has checked until it returns.
+    """
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
@@ -64,10 +67,21 @@ class PendingTransactions:
                 _commit_together(group, None)
             self._commit_ours(ours, epoch)
             return
-        self._finish_all()
+        with self._context.sequence.exclusive():
+            self._commit_all(shares, groups, epoch)
+
+    def _commit_all(self, shares: Sequence[Share], groups: Sequence[Sequence[Share]], epoch: Epoch | None) -> None:
         note = self._write_note(_Note(*self._next(), shares=shares, epoch=epoch))
         try:
             _commit_together(groups[0], note.in_stores)
+        except StoreError as error:
+            if not error.category.retriable:
+                self._remove(note)
+                raise
+            # It may have been committed all the same: whether it was shows when the store answers.
+            self._retry_later()
+            error.detail = "the transaction is applied as a whole or not at all, as soon as the store answers"
+            raise
         except Exception:
             self._remove(note)
             raise
@@ -82,18 +96,19 @@ class PendingTransactions:
     def recover(self) -> None:
         """Finish what a crash left half done; a store that doesn't answer is asked again until it does."""
         try:
-            with self._context.sequence.exclusive():
-                self._finish_all()
+            self.finish_all()
         except StoreError as error:
             if not error.category.retriable:
                 raise
             _log.warning("a transaction waits for its store: %s", error)
             self._retry_later()
 
-    def _finish_all(self) -> None:
-        """One after another: a number is only given when all before it are done."""
-        for path in self._notes():
-            self._finish(self._read_note(path))
+    def finish_all(self) -> None:
+        """Finish what waits for a store; raises while one doesn't answer. Call it before anything is decided anew."""
+        if self._notes():
+            with self._context.sequence.exclusive():
+                for path in self._notes():
+                    self._finish(self._read_note(path))
 
     def _notes(self) -> list[Path]:
         return sorted(self._folder.glob("*.pending")) if self._folder.exists() else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from velostream.engine.draft import DraftTable
@@ -83,7 +84,12 @@ class Transaction:
         """
         self.check_open()
         try:
-            with self._context.sequence.exclusive():
+            changed = [draft for draft in self._drafts.values() if draft.changed]
+            ours = [draft for draft in changed if isinstance(draft.table, MemoryTable)]
+            if len(ours) < len(changed):
+                self._pending.finish_all()
+            # A store that is slow to answer must not hold up commits that have nothing to do with it.
+            with self._context.sequence.exclusive() if ours else nullcontext():
                 self._commit(epoch)
         finally:
             self._end()

@@ -225,6 +225,14 @@ def test_upsert_by_another_column_than_the_key_holds_the_key(stock):
     assert content(stock) == [("apple", 100, None), ("lime", 50, None)]
 
 
+def test_upsert_that_moves_a_row_to_another_key(make_table):
+    table = make_table("t", ("id", "INT"), ("v", "INT"), key=["id"])
+    put(table, (1, 0), (2, 0))
+    sql = "UPSERT INTO t SELECT quantity, n FROM s o ON t.id = o.n"
+    run(table, sql, orders(("x", 7, 1), ("x", 8, 9)))
+    assert content(table) == [(2, 0), (7, 1), (8, 9)]
+
+
 def test_what_only_spark_computes_is_given_to_it(stock):
     def compute(sql, pairs):
         assert "regexp_replace" in sql.lower()
