@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -16,7 +17,7 @@ from velostream.model.expression import Call, ColumnRef, Literal
 from velostream.tables.base import Table, TableSpec
 from velostream.tables.cache import CachedTable
 from velostream.tables.cache.options import CacheLimits
-from velostream.testing.stores import store_of
+from velostream.testing.stores import TestStore, store_of
 from velostream.testing.table_cases import BAG, KEYED, changes, equals, keys, rows_of, write
 from velostream.testing.table_suite import TableSuite
 
@@ -32,9 +33,14 @@ class TestTables(TableSuite):
 class TestTablesBehindACache(TableSuite):
     """A cache so small that rows are evicted in every test, in front of a table."""
 
-    @pytest.fixture
-    def kind(self) -> str:
-        return "inmemory"
+    @pytest.fixture(params=["inmemory", "sqlite"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @property
+    def store(self) -> TestStore:
+        """Without other programs: what they write is seen when the time is up, not at once."""
+        return replace(super().store, foreign=None)
 
     def layered(self, table: Table) -> Table:
         return CachedTable(table, CacheLimits(max_size=3, ttl=timedelta(minutes=1)))

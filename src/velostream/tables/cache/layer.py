@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -111,8 +112,7 @@ class CachedTable(Table):
         """The newest version goes through the cache, an older one to the store."""
         if version is not None:
             return self.behind.snapshot(version)
-        generation = self.rows.generation
-        return _CachedSnapshot(self, self.behind.snapshot(), generation)
+        return _CachedSnapshot(self)
 
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         return self.behind.changes(since, until)
@@ -161,8 +161,8 @@ class _KnownRows:
     """The rows a layer knows, and which snapshots may use and add them.
 
     A row that was read at a version is right for later ones as long as it is here: a commit of ours takes the rows of
-    its keys out before it begins. Nothing is added while it is under way, and nothing later by snapshots taken before
-    it has ended, well or not: what they read may be from before the commit.
+    its keys out before it begins. Nothing is added while it is under way, and nothing later of what was read before it
+    had ended, well or not.
     """
 
     def __init__(self, limits: CacheLimits, clock: Callable[[], float]) -> None:
@@ -170,7 +170,7 @@ class _KnownRows:
         self._recency: Recency[_Known] = Recency(max_size=limits.max_size, ttl=limits.ttl, clock=clock)
         self._lock = threading.Lock()
         self.generation = 0
-        """Moves with every commit that ends. A snapshot names the one it was taken in."""
+        """Moves when a commit begins and when it ends."""
         self._committing = 0
 
     def __len__(self) -> int:
@@ -181,6 +181,7 @@ class _KnownRows:
         """Around a commit that may change the rows of these keys; None: of any."""
         with self._lock:
             self._committing += 1
+            self.generation += 1
             if keys is None:
                 self._recency.clear()
             else:
@@ -192,12 +193,13 @@ class _KnownRows:
                 self._committing -= 1
                 self.generation += 1
 
-    def find(self, key: Hashable, version: int) -> _Known | None:
+    def find(self, key: Hashable, version: int | None) -> _Known | None:
+        """What is known of a key, for a version; None: for the newest."""
         known = self._recency.find(key)
-        return known if known is not None and known.version <= version else None
+        return known if known is None or version is None or known.version <= version else None
 
     def add(self, rows: Mapping[Hashable, pa.Table | None], *, version: int, generation: int) -> None:
-        """What a snapshot of this version and generation has read from the store."""
+        """What a version of the store has; `generation` is from before it was read."""
         with self._lock:
             if self._committing or generation != self.generation:
                 return
@@ -207,15 +209,22 @@ class _KnownRows:
 
 
 class _CachedSnapshot(Snapshot):
-    """The newest version of a table, its rows by key read through the cache."""
+    """A table's rows by key read through the cache.
 
-    def __init__(self, table: CachedTable, behind: Snapshot, generation: int) -> None:
+    Of a kind with versions it is one version. Of another one every call answers from the newest rows, and what the
+    cache knows is answered without a word to the store.
+    """
+
+    def __init__(self, table: CachedTable) -> None:
         self.schema = table.schema
-        self.version = behind.version
         self._table = table
         self._rows = table.rows
-        self._behind = behind
-        self._generation = generation
+        self._generation = table.rows.generation
+        self._pinned = table.behind.snapshot() if table.capabilities.versions else None
+
+    @cached_property
+    def version(self) -> int:  # type: ignore[override]
+        return self._behind.version
 
     def get(self, key: KeyValue) -> Row | None:
         row = self._row(key)
@@ -229,15 +238,12 @@ class _CachedSnapshot(Snapshot):
             return self._behind.lookup(keys, columns)
         names = [self.schema.column(name).name for name in (self.schema.names if columns is None else columns)]
         wanted = Wanted(keys, on=self.schema.key, schema=self.schema, table=self._table.name)
-        distinct = wanted.distinct
-        hashable = key_values(distinct, self.schema.key)
-        known = [self._rows.find(key, self.version) for key in hashable]
-        self._rows.hits.count(asked=len(known), found=sum(one is not None for one in known))
-        missing = [place for place, one in enumerate(known) if one is None]
-        found = [one.row for one in known if one is not None and one.row is not None]
-        if missing:
-            found.append(self._read(distinct.take(pa.array(missing)), [hashable[place] for place in missing]))
-        return wanted.answer(pa.concat_tables([stored_schema(self.schema).empty_table(), *found]), names)
+        generation = self._rows.generation
+        found = self._found(wanted.distinct)
+        if self._pinned is None and self._rows.generation != generation:
+            # A commit in between: what was known may be from before it, what was read from after it.
+            found = self._read(wanted.distinct)
+        return wanted.answer(found, names)
 
     def lookup_by(
         self,
@@ -256,11 +262,19 @@ class _CachedSnapshot(Snapshot):
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
         return self._behind.batches(size, offset)
 
+    @property
+    def _behind(self) -> Snapshot:
+        """The store, as it is at the pinned version or now."""
+        return self._table.behind.snapshot() if self._pinned is None else self._pinned
+
+    def _known(self, key: Hashable) -> _Known | None:
+        return self._rows.find(key, None if self._pinned is None else self._pinned.version)
+
     def _row(self, key: KeyValue) -> pa.Table | None:
         normalise = self._table.normalise_key
         hashable = key if normalise is None else normalise(key)
         try:
-            known = self._rows.find(hashable, self.version)
+            known = self._known(hashable)
         except TypeError as error:
             raise TableError(
                 f'{key!r} can\'t be a key of table "{self._table.name}"',
@@ -270,18 +284,36 @@ class _CachedSnapshot(Snapshot):
         self._rows.hits.count(asked=1, found=int(known is not None))
         if known is not None:
             return known.row
-        found = self._behind.get(key)
+        generation = self._generation_of_read()
+        behind = self._behind
+        found = behind.get(key)
         row = None if found is None else pa.Table.from_pylist([found.as_dict()], stored_schema(self.schema))
-        self._rows.add({hashable: row}, version=self.version, generation=self._generation)
+        self._rows.add({hashable: row}, version=behind.version, generation=generation)
         return row
 
-    def _read(self, keys: pa.Table, hashable: Sequence[Hashable]) -> pa.Table:
-        """The rows of keys that aren't known yet, which they are from now on."""
+    def _found(self, keys: pa.Table) -> pa.Table:
+        """The rows of keys, those that aren't known from the store."""
+        known = [self._known(key) for key in key_values(keys, self.schema.key)]
+        self._rows.hits.count(asked=len(known), found=sum(one is not None for one in known))
+        missing = [place for place, one in enumerate(known) if one is None]
+        found = [one.row for one in known if one is not None and one.row is not None]
+        if missing:
+            found.append(self._read(keys.take(pa.array(missing))))
+        return pa.concat_tables([stored_schema(self.schema).empty_table(), *found])
+
+    def _read(self, keys: pa.Table) -> pa.Table:
+        """The rows of keys from the store; they are known from now on."""
+        generation = self._generation_of_read()
+        behind = self._behind
         given = keys if len(self.schema.key) > 1 else keys.column(0)
-        found = self._behind.lookup(given).drop_columns([POSITION]).cast(stored_schema(self.schema))
-        rows: dict[Hashable, pa.Table | None] = dict.fromkeys(hashable)
+        found = behind.lookup(given).drop_columns([POSITION]).cast(stored_schema(self.schema))
+        rows: dict[Hashable, pa.Table | None] = dict.fromkeys(key_values(keys, self.schema.key))
         for place, key in enumerate(key_values(found, self.schema.key)):
             # A copy: a slice would keep the whole batch in memory.
             rows[key] = found.take([place])
-        self._rows.add(rows, version=self.version, generation=self._generation)
+        self._rows.add(rows, version=behind.version, generation=generation)
         return found
+
+    def _generation_of_read(self) -> int:
+        """From before the store was looked at, be it now or when the version was pinned."""
+        return self._rows.generation if self._pinned is None else self._generation
