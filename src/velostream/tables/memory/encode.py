@@ -41,7 +41,9 @@ class RowEncoder:
         self._bounds = tuple(
             (place, *_bounds(column.type)) for place, column in enumerate(schema.columns) if kinds[place] is int
         )
-        self._texts = [place for place, kind in enumerate(kinds) if kind is str]
+        texts = [place for place, kind in enumerate(kinds) if kind is str]
+        # With one place too many: of a single one an itemgetter would give the value itself.
+        self._texts = itemgetter(*texts, texts[0]) if texts else None
         self._key_places = tuple(self._known[name] for name in schema.key)
         self._key = itemgetter(*self._key_places) if schema.key else None
         self._normalise = key_normaliser([schema.column(name).type for name in schema.key]) if schema.key else None
@@ -71,9 +73,11 @@ class RowEncoder:
             if good is not value:
                 fitted = list(values) if fitted is None else fitted
                 fitted[place] = good
-        if self._texts and not "".join([values[place] for place in self._texts]).isascii():
-            for place in self._texts:
-                _text(values[place])
+        if self._texts is not None:
+            texts = self._texts(values)
+            if not "".join(texts).isascii():
+                for text in texts:
+                    _text(text)
         return values if fitted is None else tuple(fitted)
 
     def value(self, place: int, value: Any) -> Any:

@@ -43,10 +43,11 @@ class Journal:
 
     def append_few(self, sequence: int, *, row_end: int, removed: Sequence[int]) -> None:
         """Like `append`, for a handful of rows removed."""
+        gone = self.removed
         for position in removed:
-            self.removed.append(position)
+            gone.append(position)
         self.row_ends.append(row_end)
-        self.removed_ends.append(self.removed.length)
+        self.removed_ends.append(gone.length)
         self.sequences.append(sequence)
 
     def entry_at(self, sequence: int) -> int:

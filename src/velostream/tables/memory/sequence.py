@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from velostream.errors import ClosedError, NotFoundError, StateError
 from velostream.model.change import Epoch, JsonValue, Write
@@ -57,16 +57,14 @@ class WriterState:
     """Number of the commit that held it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(NamedTuple):
     """How many rows a commit added to and removed from a table."""
 
     added: int
     removed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """A published commit. `sequence` is the present number when there was nothing to do."""
 
     sequence: int
