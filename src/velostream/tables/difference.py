@@ -19,7 +19,7 @@ from velostream.model.change import CHANGE, Mode, Scope, Write
 from velostream.model.schema import Schema
 from velostream.tables.memory.compare import hashable_rows, match_rows, rows_equal
 from velostream.tables.memory.conform import check_not_null, conform, stored_schema
-from velostream.tables.memory.keys import key_values
+from velostream.tables.memory.keys import hashable_values, key_values
 from velostream.tables.memory.values import python_value
 
 Integers = npt.NDArray[np.int64]
@@ -31,6 +31,13 @@ class Present:
 
     rows: pa.Table
     handles: Sequence[Any]
+
+    def within(self, scope: Scope) -> Present:
+        """Those of a scope."""
+        column = self.rows.column(scope.column)
+        wanted = hashable_values(pa.array([scope.value], column.type))[0]
+        values = hashable_values(column)
+        return _chosen(self, np.array([place for place, value in enumerate(values) if value == wanted], dtype=np.int64))
 
 
 class StoredRows(Protocol):

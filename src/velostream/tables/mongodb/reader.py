@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -37,20 +38,21 @@ class Reader:
         self, filter_: Document, columns: Sequence[str] | None = None, *, skip: int = 0, limit: int = 0
     ) -> list[Document]:
         """Documents in the order of their `_id`; all fields for no columns."""
-        command: Document = {
-            "find": self.collection,
-            "filter": filter_,
-            "sort": {"_id": 1},
-            "batchSize": _FIRST_BATCH,
-            "allowDiskUse": True,
-        }
-        if columns is not None:
-            command["projection"] = self.layout.projection(columns)
-        if skip:
-            command["skip"] = skip
-        if limit:
-            command["limit"] = limit
-        return self._run(command)
+        return self._run(self._finding(filter_, columns, skip=skip, limit=limit))
+
+    def pages(self, columns: Sequence[str], *, size: int, skip: int) -> Iterator[pa.Table]:
+        """All rows from the `skip`-th on, over one cursor of the server's."""
+        command = self._as_of({**self._finding({}, columns, skip=skip), "batchSize": size})
+        cursor = self.connection.read(lambda: self.connection.database.cursor_command(command))
+        try:
+            while True:
+                with self.connection.told():
+                    documents = list(islice(cursor, size))
+                if not documents:
+                    return
+                yield self.layout.rows(documents, columns)
+        finally:
+            cursor.close()
 
     def count(self, filter_: Document) -> int:
         pipeline = [{"$match": filter_}, {"$count": "rows"}]
@@ -97,13 +99,7 @@ class Reader:
         column = self.layout.schema.column(scope.column)
         values = self.layout.values[column.name]
         if not values.comparable:
-            present = self._present(self.find({}))
-            wanted = hashable_rows(pa.table({"scope": pa.array([scope.value], column.type)}))[0]
-            found = hashable_rows(present.rows.select([column.name]))
-            places = [place for place, value in enumerate(found) if value == wanted]
-            return Present(
-                present.rows.take(pa.array(places, type=pa.int64())), [present.handles[place] for place in places]
-            )
+            return self._present(self.find({})).within(scope)
         value = values.encode(pa.array([scope.value], column.type))[0]
         return self._present(self.find({self.layout.paths[column.name]: {"$eq": value}}))
 
@@ -126,12 +122,32 @@ class Reader:
         parts = lists_for_commands(listed)
         return [document for part in parts for document in self.find({path: {"$in": part}}, columns)]
 
-    def _run(self, command: Document) -> list[Document]:
+    def _finding(self, filter_: Document, columns: Sequence[str] | None, *, skip: int = 0, limit: int = 0) -> Document:
+        command: Document = {
+            "find": self.collection,
+            "filter": filter_,
+            "sort": {"_id": 1},
+            "batchSize": _FIRST_BATCH,
+            "allowDiskUse": True,
+        }
+        if columns is not None:
+            command["projection"] = self.layout.projection(columns)
+        if skip:
+            command["skip"] = skip
+        if limit:
+            command["limit"] = limit
+        return command
+
+    def _as_of(self, command: Document) -> Document:
         if self.at is not None:
             command["readConcern"] = {"level": "snapshot", "atClusterTime": self.at}
         if not self.layout.own:
             # Whatever collation the user's collection has, SQL compares bytes.
             command["collation"] = {"locale": "simple"}
+        return command
+
+    def _run(self, command: Document) -> list[Document]:
+        command = self._as_of(command)
 
         def ask() -> list[Document]:
             return list(self.connection.database.cursor_command(command, session=self.session).to_list())

@@ -47,14 +47,9 @@ class MongodbSnapshot(StoreSnapshot):
         return int(self._matching(plan, []).num_rows)
 
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
-        while True:
-            start = offset
-            page = self._read(lambda start=start: self._reader.rows({}, self.schema.names, skip=start, limit=size))  # type: ignore[misc]
-            if page.num_rows:
-                yield page.combine_chunks().to_batches()[0]
-            if page.num_rows < size:
-                return
-            offset += size
+        pages = self._reader.pages(self.schema.names, size=size, skip=offset)
+        while (page := self._read(lambda: next(pages, None))) is not None:
+            yield page.combine_chunks().to_batches()[0]
 
     def _matching(self, plan: MongodbCondition, names: Sequence[str]) -> pa.Table:
         if plan.rest is None:

@@ -123,6 +123,13 @@ def _looked_at(layout: Layout, connection: Connection, ids: list[bytes], *, know
             layout.decode([name], [column], found)
         except TableError as error:
             differences.append(error.message)
+    if not differences and layout.schema.key:
+        keys = layout.decode(layout.schema.key, [found], found)
+        other = next(
+            (id_ for id_, ours in zip(found.to_pylist(), layout.key_ids(keys), strict=True) if id_ != ours), None
+        )
+        if other is not None:
+            differences.append(f"the key {other!r} is written otherwise than a value of its column is")
     if differences:
         raise mismatch(KIND, layout.name, differences)
     key_inside = any(

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from velostream.model.change import Scope
 from velostream.tables.difference import Present
-from velostream.tables.memory.compare import hashable_rows
 from velostream.tables.redis.client import Connection
 from velostream.tables.redis.columns import Packed
 from velostream.tables.redis.layout import COUNT, Layout
@@ -64,15 +63,7 @@ class Reader:
 
     def all(self, scope: Scope | None) -> Present:
         present = self._all(self.layout.schema.names)
-        if scope is None:
-            return present
-        column = self.layout.schema.column(scope.column)
-        wanted = hashable_rows(pa.table({"scope": pa.array([scope.value], column.type)}))[0]
-        found = hashable_rows(present.rows.select([column.name]))
-        places = [place for place, value in enumerate(found) if value == wanted]
-        return Present(
-            present.rows.take(pa.array(places, type=pa.int64())), [present.handles[place] for place in places]
-        )
+        return present if scope is None else present.within(scope)
 
     def _all(self, columns: Sequence[str]) -> Present:
         layout = self.layout

@@ -110,6 +110,12 @@ class TestHashesOfTheUser:
         assert 'column "id"' in caught.value.detail
         assert 'column "amount"' in caught.value.detail
 
+    def test_keys_must_be_written_as_they_will_be_looked_up(self, database):
+        database.client.hset("t:007", mapping={"name": "a", "amount": "1"})
+        with pytest.raises(StateError) as caught:
+            database.open()
+        assert "007" in caught.value.detail
+
     def test_names_of_other_things_are_no_rows(self, database):
         database.client.hset("t:1", mapping={"name": "a", "amount": "1"})
         database.client.hset("t:1:orders", mapping={"total": "5"})
