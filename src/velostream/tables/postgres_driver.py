@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -131,9 +132,8 @@ def _failure_without_code(error: BaseException, reason: str) -> Failure:
         return Failure(Trouble.CONSTRAINT, Category.DATA, reason)
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Failure(Trouble.OTHER, Category.CONFIGURATION, reason)
-    text = reason.lower()
-    for part, category in _BY_TEXT.items():
-        if part in text:
+    for pattern, category in _BY_TEXT.items():
+        if re.search(pattern, reason):
             return Failure(Trouble.OTHER, category, reason, connection_lost=True)
     return Failure(Trouble.TRANSIENT, Category.NETWORK, reason, connection_lost=True)
 
@@ -162,12 +162,8 @@ _BY_STATE: dict[str, tuple[Trouble, Category]] = {
 """By the beginning of the SQLSTATE, the longer ones first where one begins another."""
 
 _BY_TEXT: dict[str, Category] = {
-    "authentication failed": Category.AUTHENTICATION,
-    "no password supplied": Category.AUTHENTICATION,
-    "no pg_hba.conf entry": Category.AUTHENTICATION,
-    "role ": Category.AUTHENTICATION,
-    "permission denied": Category.AUTHENTICATION,
-    "certificate": Category.AUTHENTICATION,
-    "database ": Category.MISSING,
+    "authentication failed|no password supplied|no pg_hba.conf entry": Category.AUTHENTICATION,
+    "role .* does not exist|permission denied for database|certificate": Category.AUTHENTICATION,
+    "database .* does not exist": Category.MISSING,
     "invalid connection option": Category.CONFIGURATION,
 }

@@ -163,7 +163,10 @@ class Database:
         """The one connection that only looks for what others do."""
         with self._watch_lock, self._failures_told():
             connection, self._watching = self._watching, None
-            if connection is None or self.dialect.lost(connection):
+            if connection is not None and self.dialect.lost(connection):
+                self._pool.discard(connection)
+                connection = None
+            if connection is None:
                 connection = self._pool.connect()
             try:
                 yield connection

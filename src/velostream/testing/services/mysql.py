@@ -65,7 +65,7 @@ class MysqlService(Service):
             *(f"--bind-address={LOOPBACK}", f"--port={self.port}", f"--socket={self.folder / 'socket'}"),
             *(f"--init-file={self._first_statements}", "--character-set-server=utf8mb4"),
             *("--log-bin", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1"),
-            *("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--skip-name-resolve"),
+            *("--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0", "--skip-name-resolve"),
         ]
 
     def environment(self) -> Mapping[str, str]:
