@@ -149,12 +149,16 @@ class CachedTable(Table):
         return key_values(keys, self.schema.key)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Known:
     """What a version of the store has under a key."""
 
     row: pa.Table | None
     version: int
+
+    @cached_property
+    def decoded(self) -> Row | None:
+        return None if self.row is None else next(iter(decoded_rows(self.row.to_batches()[0])))
 
 
 class _KnownRows:
@@ -198,13 +202,13 @@ class _KnownRows:
         known = self._recency.find(key)
         return known if known is None or version is None or known.version <= version else None
 
-    def add(self, rows: Mapping[Hashable, pa.Table | None], *, version: int, generation: int) -> None:
-        """What a version of the store has; `generation` is from before it was read."""
+    def add(self, read: Mapping[Hashable, _Known], *, generation: int) -> None:
+        """What was read from the store; `generation` is from before that."""
         with self._lock:
             if self._committing or generation != self.generation:
                 return
-            self._recency.remove(rows)
-            self._recency.add((key, _Known(row, version)) for key, row in rows.items())
+            self._recency.remove(read)
+            self._recency.add(read.items())
             self._recency.evict()
 
 
@@ -227,11 +231,10 @@ class _CachedSnapshot(Snapshot):
         return self._behind.version
 
     def get(self, key: KeyValue) -> Row | None:
-        row = self._row(key)
-        return None if row is None else next(iter(decoded_rows(row.to_batches()[0])))
+        return self._of_key(key).decoded
 
     def contains(self, key: KeyValue) -> bool:
-        return self._row(key) is not None
+        return self._of_key(key).row is not None
 
     def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         if not self.schema.key:
@@ -270,7 +273,7 @@ class _CachedSnapshot(Snapshot):
     def _known(self, key: Hashable) -> _Known | None:
         return self._rows.find(key, None if self._pinned is None else self._pinned.version)
 
-    def _row(self, key: KeyValue) -> pa.Table | None:
+    def _of_key(self, key: KeyValue) -> _Known:
         normalise = self._table.normalise_key
         hashable = key if normalise is None else normalise(key)
         try:
@@ -283,13 +286,14 @@ class _CachedSnapshot(Snapshot):
             ) from error
         self._rows.hits.count(asked=1, found=int(known is not None))
         if known is not None:
-            return known.row
+            return known
         generation = self._generation_of_read()
         behind = self._behind
         found = behind.get(key)
         row = None if found is None else pa.Table.from_pylist([found.as_dict()], stored_schema(self.schema))
-        self._rows.add({hashable: row}, version=behind.version, generation=generation)
-        return row
+        read = _Known(row, behind.version)
+        self._rows.add({hashable: read}, generation=generation)
+        return read
 
     def _found(self, keys: pa.Table) -> pa.Table:
         """The rows of keys, those that aren't known from the store."""
@@ -307,11 +311,11 @@ class _CachedSnapshot(Snapshot):
         behind = self._behind
         given = keys if len(self.schema.key) > 1 else keys.column(0)
         found = behind.lookup(given).drop_columns([POSITION]).cast(stored_schema(self.schema))
-        rows: dict[Hashable, pa.Table | None] = dict.fromkeys(key_values(keys, self.schema.key))
+        read = dict.fromkeys(key_values(keys, self.schema.key), _Known(None, behind.version))
         for place, key in enumerate(key_values(found, self.schema.key)):
             # A copy: a slice would keep the whole batch in memory.
-            rows[key] = found.take([place])
-        self._rows.add(rows, version=behind.version, generation=generation)
+            read[key] = _Known(found.take([place]), behind.version)
+        self._rows.add(read, generation=generation)
         return found
 
     def _generation_of_read(self) -> int:
