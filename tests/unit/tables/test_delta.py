@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import timedelta
 from decimal import Decimal
 
@@ -11,7 +12,7 @@ import pytest
 from deltalake import DeltaTable as Lake
 from deltalake import write_deltalake
 
-from velostream.errors import AlreadyExistsError, OptionError, StateError, TableError, UnsupportedError
+from velostream.errors import AlreadyExistsError, OptionError, StateError, StoreError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec
@@ -202,3 +203,10 @@ def test_a_table_without_a_url_lives_in_its_directory(tmp_path):
     assert Lake(tmp_path / "own" / "delta").version() == 1
     with pytest.raises(OptionError):
         DeltaTable.open(TableSpec("id", "t", KEYED))
+
+
+def test_without_the_driver_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(StoreError) as caught:
+        open_table(tmp_path)
+    assert (caught.value.code, caught.value.hint) == ("missing-driver", "pip install 'velostream[delta]'")
