@@ -293,6 +293,16 @@ class Dialect(ABC):
         The values have the condition's columns; `select` is SQL over the table under the alias `t`. In any order; one
         round trip for as many values as fit.
         """
+        return chain.from_iterable(self._found(connection, layout, condition, values, select))
+
+    def _found(
+        self,
+        connection: DriverConnection,
+        layout: Layout,
+        condition: FindCondition,
+        values: pa.Table,
+        select: Sequence[str],
+    ) -> Iterator[Iterator[Sequence[Any]]]:
         width = len(condition.columns) + 1
         most = max(1, self.most_parameters // width)
         names = [f"c{number}" for number in range(width - 1)]
@@ -307,7 +317,7 @@ class Dialect(ABC):
                 f"WITH {_VALUES}(p, {', '.join(names)}) AS (VALUES {self.tuples(width, count)}) "
                 f"SELECT k.p, {', '.join(select)} FROM {_VALUES} k CROSS JOIN {layout.quoted} t WHERE {matches}"
             )
-            yield from self.rows(connection, statement, bound)
+            yield self.rows(connection, statement, bound)
 
     def tuples(self, width: int, count: int) -> str:
         """Markers for so many rows of so many values."""

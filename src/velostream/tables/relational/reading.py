@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from velostream.errors import TableError
 from velostream.model.expression import Expression
@@ -17,11 +18,13 @@ from velostream.tables.difference import Present
 from velostream.tables.memory.compare import hashable_rows
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.keys import as_array
 from velostream.tables.relational.condition import ConditionCompiler, RelationalCondition
 from velostream.tables.relational.dialect import ROWS_FETCHED_AT_ONCE, Dialect, DriverConnection
 from velostream.tables.relational.layout import Layout, StoredColumn
 
 _ROWS_AT_ONCE = 10_000
+_WORTH_SORTING = 100
 _PLACE = "\0place"
 """No column of a table has this name."""
 
@@ -137,17 +140,18 @@ class Reader:
         select = [f"t.{name}" for name in self._names(wanted)]
         if tuple(values.column_names) == self.layout.schema.key:
             condition = _KeyCondition(self.dialect, self.layout)
-            rows = self.dialect.find(connection, self.layout, condition, values, select)
+            order = _sorted_places(values)
+            rows = self.dialect.find(connection, self.layout, condition, values.take(pa.array(order)), select)
             numbers, *found = _transposed(rows, len(select) + 1)
-            return Found(np.array(numbers, dtype=np.int64), self._table(found, wanted), ())
+            return Found(order[np.array(numbers, dtype=np.int64)], self._table(found, wanted), ())
         if self.layout.identity is None:
             numbers, *found = self._having(connection, values, select)
             return Found(np.array(numbers, dtype=np.int64), self._table(found, wanted), ())
         numbers, *found, identities = self._having(connection, values, [*select, f"t.{self.layout.identity}"])
-        order = sorted(range(len(identities)), key=identities.__getitem__)
-        rows_found = self._table(found, wanted).take(pa.array(order, pa.int64()))
-        ordered = np.array(numbers, dtype=np.int64)[order]
-        return Found(ordered, rows_found, [identities[place] for place in order])
+        places = sorted(range(len(identities)), key=identities.__getitem__)
+        rows_found = self._table(found, wanted).take(pa.array(places, pa.int64()))
+        ordered = np.array(numbers, dtype=np.int64)[places]
+        return Found(ordered, rows_found, [identities[place] for place in places])
 
     def _having(self, connection: DriverConnection, values: pa.Table, select: Sequence[str]) -> list[list[Any]]:
         """Numbers of values, then what is selected of the rows that have them in the columns the store can compare."""
@@ -216,6 +220,15 @@ def _transposed(rows: Iterator[Sequence[Any]], width: int) -> list[list[Any]]:
         for column, values in zip(columns, zip(*piece, strict=True), strict=True):
             column.extend(values)
     return columns
+
+
+def _sorted_places(keys: pa.Table) -> Integers:
+    """The order of the keys by their first column: neighbours in an index are found in half of the time."""
+    first = as_array(keys.column(0))
+    if len(first) < _WORTH_SORTING or pa.types.is_nested(first.type):
+        return np.arange(len(first))
+    order: Integers = pc.sort_indices(first).to_numpy().astype(np.int64)
+    return order
 
 
 def _distinct(rows: pa.Table) -> pa.Table:

@@ -86,6 +86,12 @@ def connect_seconds(options: Options) -> float:
     return 10.0 if timeout is None else timeout.total_seconds()
 
 
+def lock_seconds(options: Options) -> float:
+    """How long a statement may wait for a lock that somebody else holds."""
+    timeout = options.duration("query.timeout")
+    return 30.0 if timeout is None else timeout.total_seconds()
+
+
 def has_something_to_read(descriptor: int) -> bool:
     """Whether bytes, or the end of them, have arrived at a socket. Takes no time."""
     poll = select.poll()

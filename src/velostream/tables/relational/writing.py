@@ -175,7 +175,7 @@ def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
         column = rows.column(key[0])
         # NULL is one value of its own; floats have NaNs and zeros that Arrow may tell apart.
         countable = not (pa.types.is_nested(column.type) or pa.types.is_floating(column.type))
-        if countable and pc.count_distinct(column, mode="all").as_py() == len(column):
+        if countable and len(pc.unique(column)) == len(column):
             return rows
     values = key_values(rows, key)
     last = dict(zip(values, range(len(values)), strict=True))
