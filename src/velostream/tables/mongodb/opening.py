@@ -54,7 +54,11 @@ class Opening:
                     database.drop_collection(name)
                     metadata.remove(name)
                     there, state = False, None
-        return cls._made_or_found(name, spec, options, database, metadata, state if there else None, there=there)
+        if state is not None and not there and (state.version > 0 or not state.made):
+            # Somebody has dropped the collection: its versions and epochs speak of rows that are gone.
+            metadata.remove(name)
+            state = None
+        return cls._made_or_found(name, spec, options, database, metadata, state, there=there)
 
     @classmethod
     def _made_or_found(
@@ -74,7 +78,6 @@ class Opening:
         layout = _checked_layout(spec, database[name], own=made)
         if state is None:
             # The entry first: a crash in between leaves an entry whose collection is made by the next opening.
-            metadata.remove(name)
             metadata.add(name, TableState(spec.id, uuid.uuid4().hex, 0, spec.schema, made))
         if not there:
             _create(database, name)

@@ -109,7 +109,7 @@ class MongodbTable(Table):
         return self._connection.group
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        return self._commit([TableWrites(self, [write])], epoch)[0]
+        return self._commit([TableWrites(self, [write])], epoch)[self]
 
     def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
         self._commit(parts, epoch)
@@ -218,36 +218,39 @@ class MongodbTable(Table):
                 if outermost:
                     self._expected = None
 
-    def _commit(self, parts: Sequence[TableWrites], epoch: Epoch | None) -> list[int]:
-        tables = [self._of_this_group(part.table) for part in parts]
+    def _commit(self, parts: Sequence[TableWrites], epoch: Epoch | None) -> dict[MongodbTable, int]:
+        """The version of each table that holds its part."""
+        by_table: dict[MongodbTable, list[TableWrites]] = {}
+        for part in parts:
+            by_table.setdefault(self._of_this_group(part.table), []).append(part)
         with ExitStack() as held:
-            for table in sorted(set(tables), key=lambda table: table.collection):
+            for table in sorted(by_table, key=lambda table: table.collection):
                 table._refuse_if_read_only("insert")  # noqa: SLF001 - its own class
                 held.enter_context(table._lock)  # noqa: SLF001 - its own class
             versions = self._connection.transact(
-                lambda session: [
-                    table._apply(session, part, epoch)  # noqa: SLF001 - its own class
-                    for table, part in zip(tables, parts, strict=True)
-                ],
+                lambda session: {
+                    table: table._apply(session, of_table, epoch)  # noqa: SLF001 - its own class
+                    for table, of_table in by_table.items()
+                },
                 patience=self._patience,
             )
-            for table, version in zip(tables, versions, strict=True):
+            for table, version in versions.items():
                 if table._expected is not None:  # noqa: SLF001 - its own class
                     table._expected = version  # noqa: SLF001 - its own class
             return versions
 
-    def _apply(self, session: Any, part: TableWrites, epoch: Epoch | None) -> int:
-        """One table's share of a commit, within its transaction; the version that holds it."""
+    def _apply(self, session: Any, parts: Sequence[TableWrites], epoch: Epoch | None) -> int:
+        """What a commit does to this table, within its transaction; the version that holds it."""
         state = self._checked(self._metadata.locked_state(self.collection, session=session))
         if epoch is not None and self._metadata.is_repeat(self.collection, epoch, session=session):
             return state.version
-        for seen in (part.read_at, self._expected):
+        for seen in (self._expected, *(part.read_at for part in parts)):
             if seen is not None and state.version > seen:
                 raise TableError.conflict(self.name)
         reader = Reader(self._connection, self.collection, self._layout, session=session)
         writer = Writer(self._connection.database[self.collection], self._layout, self._differ, session)
         steps = []
-        for write in part.writes:
+        for write in (write for part in parts for write in part.writes):
             difference = self._differ.difference(write, reader)
             writer.write(difference)
             steps.append(Changes(difference.removed.rows, difference.added))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 import threading
 import time
-import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar, Self
-
-import orjson
-import pyarrow as pa
 
 from velostream.errors import StoreError, TableError, UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
@@ -22,7 +16,7 @@ from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
 from velostream.tables.base import Table, TableCapabilities, TableSpec
 from velostream.tables.change_log import Changes, net_changes
-from velostream.tables.difference import Differ, Difference
+from velostream.tables.difference import Differ
 from velostream.tables.document_stores import (
     OPTIONS,
     connect_timeout,
@@ -35,13 +29,12 @@ from velostream.tables.document_stores import (
     url_of,
 )
 from velostream.tables.redis.client import KIND, Connection
-from velostream.tables.redis.columns import Packed, encode
 from velostream.tables.redis.condition import RedisCondition, compile_condition
-from velostream.tables.redis.layout import scores
 from velostream.tables.redis.opening import Opening
 from velostream.tables.redis.reader import Reader
 from velostream.tables.redis.snapshot import RedisSnapshot
 from velostream.tables.redis.state import TableState, create_index, drop_index, remove
+from velostream.tables.redis.writer import Writer
 
 _CACHED_CONDITIONS = 1024
 _ATTEMPTS = 4
@@ -76,12 +69,10 @@ class RedisTable(Table):
         self.schema = spec.schema
         self._connection = connection
         self._layout = opened.layout
-        self._incarnation = opened.incarnation
         self._read_only = is_read_only(options)
-        self._history = options.integer("history") or 0
+        history = options.integer("history") or 0
+        self._writer = Writer(connection, opened.layout, opened.incarnation, history)
         self._differ = Differ(spec.name, spec.schema)
-        self._writer = uuid.uuid4().hex
-        self._commits = itertools.count(1)
         self._lock = threading.RLock()
         self._expected: int | None = None
         """Within `exclusive`, the version it has seen; a commit by another process since then is a conflict."""
@@ -197,7 +188,7 @@ class RedisTable(Table):
             return
         with self._lock:
             state = TableState.of(self._connection, self._layout)
-            if state is not None and state.incarnation == self._incarnation:
+            if state is not None and state.incarnation == self._writer.incarnation:
                 remove(self._connection, self._layout, state, everything=state.made)
 
     def close(self) -> None:
@@ -219,7 +210,7 @@ class RedisTable(Table):
 
     def _commit(self, write: Write, epoch: Epoch | None) -> int:
         """Work out the difference and apply it, again if another process was faster."""
-        number = next(self._commits)
+        number = self._writer.next_number()
         deadline = time.monotonic() + self._connection.patience.total_seconds()
         taken = 0
         while True:
@@ -233,8 +224,8 @@ class RedisTable(Table):
             if reader.versions <= {state.version}:
                 if difference.empty and epoch is None:
                     return state.version
-                based_on = state.version if reader.versions or self._expected is not None else -1
-                answer, *details = self._apply(difference, state, number, epoch, based_on)
+                based_on = state.version if reader.versions or self._expected is not None else None
+                answer, *details = self._writer.commit(difference, state, number=number, epoch=epoch, expected=based_on)
                 match answer:
                     case b"done" | b"repeat":
                         return int(details[0])
@@ -250,59 +241,30 @@ class RedisTable(Table):
                 raise TableError.conflict(self.name)
             time.sleep(_PAUSE_SECONDS)
 
-    def _apply(
-        self, difference: Difference, state: TableState, number: int, epoch: Epoch | None, based_on: int
-    ) -> list[Any]:
-        layout = self._layout
-        shares = _Shares.of(difference, layout.ids(difference.added), counted=layout.counted)
-        order = pa.array(shares.created_at + shares.changed_at, type=pa.int64())
-        rows = difference.added.take(order)
-        followed = state.followed_from is not None
-        given = {
-            "incarnation": self._incarnation,
-            "commit": number,
-            "expected": based_on,
-            "followed": followed,
-            "history": self._history,
-            "prefix": layout.prefix,
-            "bag": layout.counted,
-            "ttl": state.ttl,
-            "indexes": state.index_names,
-            "fields": [layout.field(name) for name in layout.written],
-        }
-        if epoch is not None:
-            given |= {"writer": epoch.writer, "epoch": epoch.number}
-        columns = [encode(rows.column(name)) for name in layout.written]
-        columns += [scores(rows.column(name).combine_chunks()) for name in state.indexes]
-        if layout.counted:
-            columns.append(_texts(shares.counts))
-        packed = [Packed.of([_bytes(ids)]) for ids in (shares.created, shares.changed, shares.gone)]
-        packed.append(Packed.of(columns))
-        blob = Changes(difference.removed.rows, difference.added).encode() if followed else b""
-        keys = [layout.meta, layout.rows, layout.epochs, layout.changes, layout.writer(self._writer)]
-        return self._connection.commit(
-            [*keys, *map(layout.index, state.indexes)],
-            [orjson.dumps(given), *(part for share in packed for part in (share.lengths, share.data)), blob],
-        )
-
     def _logged(self, since: int, until: int | None) -> tuple[TableState, list[Changes]]:
         """The table's state and what commits did, read in one step."""
         last = "+inf" if until is None else str(until)
-        while True:
-            before = self._state()
-            found = self._connection.ask(lambda client: client.zrangebyscore(self._layout.changes, f"({since}", last))
-            after = self._state()
-            if before == after:
-                in_order = sorted(found, key=lambda entry: struct.unpack_from(">Q", entry))
-                return after, [Changes.decode(entry[_VERSION_BYTES:]) for entry in in_order]
+
+        def question(client: Any) -> list[Any]:
+            with client.pipeline() as pipeline:
+                pipeline.hgetall(self._layout.meta)
+                pipeline.zrangebyscore(self._layout.changes, f"({since}", last)
+                return list(pipeline.execute())
+
+        meta, found = self._connection.ask(question)
+        in_order = sorted(found, key=lambda entry: struct.unpack_from(">Q", entry))
+        steps = [Changes.decode(entry[_VERSION_BYTES:]) for entry in in_order]
+        return self._checked(TableState.from_hash(meta)), steps
 
     def _is_repeat(self, epoch: Epoch) -> bool:
         last = self._connection.ask(lambda client: client.hget(self._layout.epochs, epoch.writer))
         return last is not None and epoch.number <= int(last)
 
     def _state(self) -> TableState:
-        state = TableState.of(self._connection, self._layout)
-        if state is None or state.incarnation != self._incarnation:
+        return self._checked(TableState.of(self._connection, self._layout))
+
+    def _checked(self, state: TableState | None) -> TableState:
+        if state is None or state.incarnation != self._writer.incarnation:
             raise dropped(self.name)
         return state
 
@@ -313,45 +275,3 @@ class RedisTable(Table):
     def _refuse_if_read_only(self, capability: str) -> None:
         if self._read_only:
             raise read_only(self.kind, self.name, capability)
-
-
-class _Shares:
-    """A difference as the commit script takes it: which ids are new, which get other values, which go."""
-
-    def __init__(self) -> None:
-        self.created: list[bytes] = []
-        self.created_at: list[int] = []
-        """Where in the added rows each is."""
-        self.counts: list[int] = []
-        """How many equal rows each new id of a bag stands for."""
-        self.changed: list[bytes] = []
-        self.changed_at: list[int] = []
-        self.gone: list[bytes] = []
-
-    @classmethod
-    def of(cls, difference: Difference, ids: Sequence[bytes], *, counted: bool) -> _Shares:
-        made = cls()
-        if counted:
-            counts = Counter(ids)
-            first = {id_: place for place, id_ in reversed(list(enumerate(ids)))}
-            made.created = list(counts)
-            made.created_at = [first[id_] for id_ in made.created]
-            made.counts = list(counts.values())
-            made.gone = list(difference.removed.handles)
-            return made
-        there = set(difference.removed.handles)
-        for place, id_ in enumerate(ids):
-            known = id_ in there
-            (made.changed if known else made.created).append(id_)
-            (made.changed_at if known else made.created_at).append(place)
-        staying = set(made.changed)
-        made.gone = [id_ for id_ in difference.removed.handles if id_ not in staying]
-        return made
-
-
-def _bytes(values: Sequence[bytes]) -> pa.Array:
-    return pa.array(values, pa.binary())
-
-
-def _texts(numbers: Sequence[int]) -> pa.Array:
-    return encode(pa.array(numbers, pa.int64()))
