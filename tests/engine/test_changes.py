@@ -171,3 +171,29 @@ def test_a_stream_changes_a_table_in_a_store_once_whatever_happens(tmp_path):  #
         connection.drain("transaction_1", timeout=DEADLINE)
         assert rows(connection) == [("apple", 92)]
         assert rows(connection, "SELECT n FROM sales") == [(1,), (3,), (4,)]
+
+
+def test_the_statements_of_the_seeds_run_as_written(connection):
+    for name, columns in [
+        ("ProfileStream", "userId STRING, name STRING, tier STRING"),
+        ("UpgradeStream", "userId STRING"),
+        ("ChurnStream", "userId STRING"),
+    ]:
+        connection.execute(f"CREATE STREAM {name} ({columns}) WITH ('source' = 'memory://{name}')")
+    connection.execute(
+        "CREATE TABLE UserProfiles (userId STRING, name STRING, tier STRING) WITH ('extension' = 'cache')"
+    )
+    connection.execute("INSERT INTO UserProfiles SELECT * FROM ProfileStream")
+    connection.execute(
+        "UPDATE UserProfiles SET tier = 'GOLD' FROM UpgradeStream u WHERE UserProfiles.userId = u.userId"
+    )
+    connection.execute("DELETE FROM UserProfiles FROM ChurnStream c WHERE UserProfiles.userId = c.userId")
+    profiles = [{"userId": user, "name": user.upper(), "tier": "BASIC"} for user in "abc"]
+    for feed, given in [
+        ("ProfileStream", profiles),
+        ("UpgradeStream", [{"userId": "a"}, {"userId": "z"}]),
+        ("ChurnStream", [{"userId": "b"}]),
+    ]:
+        connection.memory(feed).append(given)
+        connection.drain("UserProfiles", timeout=DEADLINE)
+    assert rows(connection, "SELECT * FROM UserProfiles") == [("a", "A", "GOLD"), ("c", "C", "BASIC")]
