@@ -67,55 +67,45 @@ class PointWriter:
         return None if self._equals(position, rows[0]) else RowDelta(rows, (key,), (position,))
 
     def update(self, records: Sequence[Mapping[str, Any]]) -> tuple[RowDelta | None, int]:
-        """Give the rows of the records' keys the values the records have; and how many rows there are."""
+        """Give the rows of the records' keys the values the records have; and how many records found theirs."""
         keys = self.generation.keys
         if keys is None:
             raise TableError.without_key(self._name)
-        if len(records) == 1:
-            return self._update_one(keys, records[0])
-        old: dict[Hashable, Values] = {}
-        new: dict[Hashable, Values] = {}
-        positions: dict[Hashable, int] = {}
+        wanted: dict[Hashable, dict[int, Any]] = {}
         found = 0
         for record in records:
             changes = self.encoder.changed(record)
             key = self.encoder.key_of_places(changes)
-            position = self._alive(keys, key)
-            if position is None:
-                continue
-            found += 1
-            if key not in positions:
-                positions[key] = position
-                old[key] = new[key] = self.generation.stored.values_at(position)
-            values = list(new[key])
-            for place, value in changes.items():
-                values[place] = value
-            new[key] = tuple(values)
-        changed = [key for key in positions if not _same(old[key], new[key])]
-        if not changed:
-            return None, found
-        return RowDelta([new[key] for key in changed], changed, [positions[key] for key in changed]), found
+            if self._alive(keys, key) is not None:
+                found += 1
+                wanted[key] = {**wanted[key], **changes} if key in wanted else changes
+        rows: list[Values | Patch] = []
+        changed: list[Hashable] = []
+        removed: list[int] = []
+        for key, changes in wanted.items():
+            position = keys.find(key, -1)
+            row = self._changed(position, changes)
+            if row is not None:
+                rows.append(row)
+                changed.append(key)
+                removed.append(position)
+        return (RowDelta(rows, changed, removed) if rows else None), found
 
-    def _update_one(self, keys: KeyIndex, record: Mapping[str, Any]) -> tuple[RowDelta | None, int]:
-        changes = self.encoder.changed(record)
-        key = self.encoder.key_of_places(changes)
-        position = self._alive(keys, key)
-        if position is None:
-            return None, 0
+    def _changed(self, position: int, changes: Mapping[int, Any]) -> Values | Patch | None:
+        """The row at a position with these values; None when it has them already."""
         stored = self.generation.stored
-        row: Values | Patch
         if position < stored.start:
             readers, at = stored.chunks.readers_of(position)
-            differs = [place for place, value in changes.items() if not _same_value(readers[place](at), value)]
-            row = Patch(position, changes)
-        else:
-            old = stored.values_at(position)
-            differs = [place for place, value in changes.items() if not _same_value(old[place], value)]
-            values = list(old)
             for place, value in changes.items():
-                values[place] = value
-            row = tuple(values)
-        return RowDelta((row,), (key,), (position,)) if differs else None, 1
+                if not _same_value(readers[place](at), value):
+                    return Patch(position, changes)
+            return None
+        old = stored.values_at(position)
+        values = list(old)
+        for place, value in changes.items():
+            values[place] = value
+        row = tuple(values)
+        return None if _same(old, row) else row
 
     def delete(self, keys: Iterable[Hashable]) -> RowDelta | None:
         """Remove the rows of keys, which are distinct and in the form of `keys.key_values`."""
