@@ -144,7 +144,9 @@ class _Holder:
 def _distinct_keys(frame: DataFrame, lookup: Lookup, tables: Mapping[str, LookupTable]) -> pa.Table:
     schema = tables[lookup.prefix].schema
     keys = frame.selectExpr(*(f"{_key_text(pair, schema)} AS k{n}" for n, pair in enumerate(lookup.keys)))
-    return arrow_result(keys.dropna("any").distinct())
+    # Made distinct here: for the keys of one batch a shuffle would cost more than bringing them all.
+    found = arrow_result(keys.dropna("any"))
+    return found.group_by(found.column_names).aggregate([])
 
 
 def _key_text(pair: KeyPair, schema: Schema) -> str:

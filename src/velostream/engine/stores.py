@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from velostream.engine.options import table_class
 from velostream.engine.secrets import SecretFile
 from velostream.engine.status import State, StatusBoard
-from velostream.errors import OptionError, StoreError, UnsupportedError, VelostreamError, did_you_mean, present
+from velostream.errors import (
+    AlreadyExistsError,
+    OptionError,
+    StoreError,
+    UnsupportedError,
+    VelostreamError,
+    did_you_mean,
+    present,
+)
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
 from velostream.tables.base import (
@@ -72,7 +80,6 @@ class StoreTable(Table):
         """Where the rows are: tables of equal places are one."""
         self.is_superseded = False
         """Whether another table has taken the place; its rows are that one's then."""
-        self._directory = spec.directory
         self._opening = opening
         self._board = board
         self._lock = threading.RLock()
@@ -298,10 +305,17 @@ class Stores:
     ) -> None:
         """Make the table of a new entry in its store: address, credentials and columns are right, or it raises.
 
-        A table that it replaces in the same place goes first, with its rows.
+        A table that it replaces in the same place goes first, with its rows. Two tables in one place would each
+        change and drop the other's rows without a word.
         """
         table = self._table(entry, options, board)
         before = None if replacing is None else self._tables.get(replacing)
+        other = next((one for one in self if one is not before and one.place == table.place), None)
+        if other is not None:
+            raise AlreadyExistsError(
+                f'what table "{table.name}" would be in {table.kind} is table "{other.name}" already',
+                hint="read that one, or name another table of the store: WITH ('table' = …)",
+            )
         if before is not None and before.place == table.place:
             before.drop()
             before.is_superseded = True

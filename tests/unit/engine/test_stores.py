@@ -18,7 +18,7 @@ import velostream
 from velostream import plugins
 from velostream.engine.secrets import concealed, public
 from velostream.engine.stores import StoreTable, write_to_stores
-from velostream.errors import OptionError, StateError, StoreError, UnsupportedError, VelostreamError
+from velostream.errors import AlreadyExistsError, OptionError, StateError, StoreError, UnsupportedError, VelostreamError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.options import Option, expand_environment
 from velostream.tables.base import TableCapabilities
@@ -121,6 +121,15 @@ def test_dropping_removes_what_we_made(connection, database, stored):
     assert "kept" in tables_in(database)
     connection.execute("DROP TABLE t")
     assert "kept" not in tables_in(database)
+
+
+def test_one_table_of_a_store_is_one_table_here(connection, stored):
+    connection.execute(f"CREATE TABLE t {COLUMNS} {stored(table='shared')}")
+    with pytest.raises(AlreadyExistsError, match='would be in sqlite is table "t" already'):
+        connection.execute(f"CREATE TABLE u {COLUMNS} {stored(table='shared', history='5')}")
+    assert connection.tables() == ["t"]
+    connection.execute(f"CREATE OR REPLACE TABLE t {COLUMNS} {stored(table='shared', history='5')}")
+    connection.execute("INSERT INTO t VALUES (1, 'a', 1)")
 
 
 def test_or_replace_builds_the_table_anew(connection, database, stored):
