@@ -17,7 +17,7 @@ import pyarrow as pa
 from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind
 from velostream.engine.directory import StateDirectory
 from velostream.engine.options import MEMORY
-from velostream.engine.relations import SnapshotRelations, keep_alive, mentioned
+from velostream.engine.relations import Reader, SnapshotRelations, keep_alive, mentioned
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State, StatusBoard
@@ -101,25 +101,26 @@ class EngineContext:
             )
         return self.table(entry.id)
 
-    def frame(self, session: SparkSession, entry: Entry, *, at: int | None = None, sql: str | None = None) -> DataFrame:
-        """A table as a Spark relation, as of a commit number; one in a store as it is now.
-
-        `sql` is the query that will read it: of a table in a store only what that needs is fetched.
-        """
+    def frame(
+        self, session: SparkSession, entry: Entry, *, at: int | None = None, reader: Reader | None = None
+    ) -> DataFrame:
+        """A table as a Spark relation, as of a commit number; one in a store as it is now."""
         store = self.stores.find(entry.id)
         if store is not None:
-            return self.frame_of(session, entry, store.snapshot(), sql=sql)
+            return self.frame_of(session, entry, store.snapshot(), reader=reader)
         frame = self.relations.frame(session, entry.id, self.memory_table(entry.id).snapshot(at))
         return keep_alive(frame.drop(ORIGIN), frame) if entry.kind is EntryKind.SOURCE else frame
 
-    def frame_of(self, session: SparkSession, entry: Entry, snapshot: Snapshot, *, sql: str | None = None) -> DataFrame:
-        """A snapshot of an entry's table as a Spark relation."""
+    def frame_of(
+        self, session: SparkSession, entry: Entry, snapshot: Snapshot, *, reader: Reader | None = None
+    ) -> DataFrame:
+        """A snapshot of an entry's table as a Spark relation; of one in a store no more than the reader needs."""
         if self.stores.find(entry.id) is None:
             return self.relations.frame(session, entry.id, snapshot)
         # Other programs write to a store without a version of ours, so what was fetched once is not kept.
-        columns = snapshot.schema.names if sql is None else mentioned(snapshot.schema.names, sql)
+        columns = snapshot.schema.names if reader is None else mentioned(snapshot.schema.names, reader.sql)
         schema = snapshot.schema.select(columns or snapshot.schema.names[:1])
-        condition = None if sql is None else pushed_condition(sql, entry.name, snapshot.schema)
+        condition = None if reader is None else pushed_condition(reader.sql, reader.relation, snapshot.schema)
         try:
             rows = snapshot.scan(condition, schema.names)
         except CannotCompile:

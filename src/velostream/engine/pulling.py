@@ -17,7 +17,7 @@ from velostream.engine.maintain.views import ViewRunner
 from velostream.engine.options import MEMORY, query_options
 from velostream.engine.passthrough import answer
 from velostream.engine.reading import read_range
-from velostream.engine.relations import arrow_result, run_sql
+from velostream.engine.relations import Reader, arrow_result, run_sql
 from velostream.engine.status import State
 from velostream.errors import NotExecutableError, NotFoundError
 from velostream.sql import statements as st
@@ -87,16 +87,17 @@ class Puller:
         with self._context.sequence.pin() as pin:
             frames = {}
             for one in bound.inputs:
+                reader = Reader(sql, one.relation)
                 if one.entry is not None and one.version is not None:
                     older = self._context.table_of(one.entry).snapshot(one.version)
-                    frames[one.relation] = self._context.frame_of(session, one.entry, older, sql=sql)
+                    frames[one.relation] = self._context.frame_of(session, one.entry, older, reader=reader)
                 elif one.entry is not None and one.entry.id in instead:
                     snapshot = instead[one.entry.id]
-                    frames[one.relation] = self._context.frame_of(session, one.entry, snapshot, sql=sql)
+                    frames[one.relation] = self._context.frame_of(session, one.entry, snapshot, reader=reader)
                 elif one.entry is not None and one.kind is RelationKind.TABLE and transaction is not None:
-                    frames[one.relation] = transaction.frame(session, one.entry, sql=sql)
+                    frames[one.relation] = transaction.frame(session, one.entry, reader=reader)
                 elif one.entry is not None and one.kind is RelationKind.TABLE:
-                    frames[one.relation] = self._context.frame(session, one.entry, at=pin.sequence, sql=sql)
+                    frames[one.relation] = self._context.frame(session, one.entry, at=pin.sequence, reader=reader)
                 elif one.spec is not None:
                     source = self._launcher.book.open(one.spec)
                     start = source.initial_offset()

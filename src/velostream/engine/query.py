@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from velostream.engine.lookup import FetchedTable, LookupTable, ReplicatedTable, run_stages
-from velostream.engine.relations import run_sql
+from velostream.engine.relations import Reader, run_sql
 from velostream.engine.status import State, StatusBoard
 from velostream.errors import StoreError
 from velostream.model.retry import RetryPolicy
@@ -88,7 +88,7 @@ class BatchTransformation:
             tables = {lookup.prefix: self._table_of(lookup, at) for lookup in plan.stages.lookups}
             return run_stages(session, batch, plan.stages, tables=tables)
         frames = {
-            relation: self._context.frame(session, entry, at=at, sql=plan.sql)
+            relation: self._context.frame(session, entry, at=at, reader=Reader(plan.sql, relation))
             for relation, entry in self._tables.items()
         }
         return run_sql(session, plan.sql, frames | {plan.driving: batch})

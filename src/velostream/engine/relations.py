@@ -49,6 +49,14 @@ def keep_alive(frame: DataFrame, *needed: object) -> DataFrame:
     return frame
 
 
+@dataclass(frozen=True)
+class Reader:
+    """The query that a relation is made for, and the name it has there."""
+
+    sql: str
+    relation: str
+
+
 @dataclass(eq=False)
 class _Lease:
     """Something a frame holds while it may still be executed."""

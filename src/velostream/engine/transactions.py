@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.changing import RowChange
     from velostream.engine.context import EngineContext
+    from velostream.engine.relations import Reader
 
 
 class Transaction:
@@ -67,15 +68,15 @@ class Transaction:
     def snapshot(self, entry: Entry) -> Snapshot:
         return self.table(entry).snapshot()
 
-    def frame(self, session: SparkSession, entry: Entry, *, sql: str | None = None) -> DataFrame:
+    def frame(self, session: SparkSession, entry: Entry, *, reader: Reader | None = None) -> DataFrame:
         """A table as a Spark relation, as the transaction sees it."""
         draft = self.table(entry)
         if draft.changed:
             snapshot = draft.snapshot()
             return self._context.relations.frame_of_rows(session, snapshot.scan(), snapshot.schema)
         if isinstance(draft.table, MemoryTable):
-            return self._context.frame(session, entry, at=self.at, sql=sql)
-        return self._context.frame_of(session, entry, draft.base, sql=sql)
+            return self._context.frame(session, entry, at=self.at, reader=reader)
+        return self._context.frame_of(session, entry, draft.base, reader=reader)
 
     def commit(self, epoch: Epoch | None = None) -> None:
         """Make all of it seen at once, or raise and leave nothing of it. The epoch is kept with it, in our log.
