@@ -91,7 +91,8 @@ class JdbcTable(RelationalTable):
         own_kind = _KIND_OF_BACKEND.get(url.get_backend_name())
         if own_kind in plugins.names(plugins.Group.TABLES):
             table_class: type[RelationalTable] = plugins.load(plugins.Group.TABLES, str(own_kind))
-            return table_class.dialect_of(spec, options)
+            known = {name for name in options if any(option.covers(name) for option in table_class.options)}
+            return table_class.dialect_of(spec, Options({name: options[name] for name in known}, table_class.options))
         return JdbcDialect(
             url.set(
                 username=options.text("username") or url.username, password=options.text("password") or url.password

@@ -36,7 +36,6 @@ from velostream.tables.relational.writing import DuplicateRowError, TableWriter
 
 RELATIONAL_OPTIONS: tuple[Option, ...] = (
     Option("url", "where the store is, as a SQLAlchemy-style URL"),
-    Option("data_source", "a store named in the configuration; options given here win over its own"),
     Option("table", "the table's name in the store; its own name by default"),
     Option(
         "if.exists",

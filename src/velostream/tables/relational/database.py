@@ -39,7 +39,7 @@ class _Held:
     """What a thread holds while it is exclusive."""
 
     lease: Lease
-    lock: Callable[[DriverConnection], None]
+    locks: list[Callable[[DriverConnection], None]]
     begun: bool = False
 
 
@@ -139,11 +139,19 @@ class Database:
 
         A commit within ends the transaction; the next read begins another.
         """
-        if self._local.held is not None:
-            yield
+        outer = self._local.held
+        if outer is not None:
+            with self._failures_told():
+                self._begin_held(outer)
+                lock(outer.lease.connection)
+            outer.locks.append(lock)
+            try:
+                yield
+            finally:
+                outer.locks.remove(lock)
             return
         with self._writer(), self._failures_told(), self._pool.lease() as lease:
-            held = _Held(lease, lock)
+            held = _Held(lease, [lock])
             try:
                 self._begin_held(held)
                 self._local.held = held
@@ -237,7 +245,8 @@ class Database:
         if not held.begun:
             self.dialect.begin(held.lease.connection, write=True)
             held.begun = True
-            held.lock(held.lease.connection)
+            for lock in held.locks:
+                lock(held.lease.connection)
 
     def _undo(self, lease: Lease) -> None:
         try:

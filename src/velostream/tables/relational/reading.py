@@ -148,7 +148,8 @@ class Reader:
             numbers, *found = self._having(connection, values, select)
             return Found(np.array(numbers, dtype=np.int64), self._table(found, wanted), ())
         numbers, *found, identities = self._having(connection, values, [*select, f"t.{self.layout.identity}"])
-        places = sorted(range(len(identities)), key=identities.__getitem__)
+        # A row that another program wrote may lack the number that we give to ours.
+        places = sorted(range(len(identities)), key=lambda place: (identities[place] is None, identities[place] or 0))
         rows_found = self._table(found, wanted).take(pa.array(places, pa.int64()))
         ordered = np.array(numbers, dtype=np.int64)[places]
         return Found(ordered, rows_found, [identities[place] for place in places])

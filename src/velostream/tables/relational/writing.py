@@ -135,7 +135,7 @@ class TableWriter:
             self._dialect.insert(self._connection, self._layout, new)
 
     def _delete_identities(self, identities: Sequence[Any]) -> None:
-        if self._layout.identity is None:
+        if any(identity is None for identity in identities):
             refused = UnsupportedError.capability(self._dialect.kind, "delete")
             refused.detail = f'equal rows of table "{self._name}" can\'t be told apart in the store'
             refused.hint = "declare a key: WITH ('key' = 'a,b')"

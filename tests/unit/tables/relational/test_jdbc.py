@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from velostream.errors import Category, OptionError, StoreError
+from velostream.errors import Category, OptionError, StoreError, UnsupportedError
 from velostream.model.change import Mode
+from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec, TableWrites
 from velostream.tables.jdbc import JdbcTable
-from velostream.testing.table_cases import KEYED, write
+from velostream.testing.stores import SqlForeignTable, store_of
+from velostream.testing.table_cases import BAG, KEYED, write
 
 
-def open_at(url: str | None, name: str = "t", **options: str) -> JdbcTable:
+def open_at(url: str | None, name: str = "t", *, schema: Schema = KEYED, **options: str) -> JdbcTable:
     given = options if url is None else {"url": url, **options}
-    return JdbcTable.open(TableSpec(name, name, KEYED, options=given))
+    return JdbcTable.open(TableSpec(name, name, schema, options=given))
 
 
 def test_an_address_is_needed():  # B52
@@ -53,3 +56,31 @@ def test_a_database_with_a_kind_of_its_own_is_that_kind_s(store):
     theirs.commit_together(parts)
     assert (ours.snapshot().count(), theirs.snapshot().count()) == (1, 1)
     theirs.close()
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_server_with_a_kind_of_its_own_is_that_kind_s(tmp_path, kind):
+    options = dict(store_of(kind).options(tmp_path, f"jdbc_{kind}"))
+    table = open_at(options["url"], options["table"])
+    try:
+        table.commit(write(Mode.APPEND, (1, "a")))
+        assert table.get(1)["name"] == "a"
+    finally:
+        table.drop()
+        table.close()
+
+
+def test_rows_of_others_without_a_number_are_read_and_not_removed(tmp_path):
+    url = f"duckdb:///{tmp_path}/x.duckdb"
+    table = open_at(url, schema=BAG)
+    table.commit(write(Mode.APPEND, (1, "a"), (2, "b")))
+    others = SqlForeignTable(url, "other")
+    others._execute("INSERT INTO t (id, name) VALUES (1, 'a')")
+    found = table.snapshot().lookup_by(["name"], pa.array(["b", "a"]), ["id"])
+    assert found.column("_position").to_pylist() == [0, 1, 1]
+    table.commit(write(Mode.DELETE, (2, "b")))
+    with pytest.raises(UnsupportedError, match="delete"):
+        table.commit(write(Mode.DELETE, (1, "a"), (1, "a")))
+    assert table.snapshot().count() == 2
+    others.close()
+    table.close()
