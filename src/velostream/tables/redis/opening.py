@@ -111,7 +111,7 @@ def _looked_at(layout: Layout, connection: Connection, ids: list[bytes], *, know
     packed = Packed.of([pa.array(ids, pa.binary())])
     names = layout.schema.names
     _, lengths, data = connection.read(
-        [layout.meta, ""], [layout.prefix, "ids", packed.lengths, packed.data, *map(layout.field, names)]
+        [layout.meta, ""], [layout.prefix, "ids", packed.lengths, packed.data, "i", *map(layout.field, names)]
     )
     found, _, *values = Packed(lengths, data).columns(len(names) + 2)
     differences = []

@@ -34,7 +34,7 @@ class Reader:
     """The versions that calls have seen; a commit needs all of them to be the one it is based on."""
 
     def all_rows(self, columns: Sequence[str]) -> pa.Table:
-        return self._all(columns).rows
+        return self._all(columns, handles=False).rows
 
     def count(self) -> int:
         return len(self._all([]).handles)
@@ -43,7 +43,9 @@ class Reader:
         """The rows of a range, or all rows if the index was given up in the meantime."""
         layout = self.layout
         keys = [layout.meta, layout.rows, layout.index(wanted.column)]
-        return self._read(keys, ["scores", repr(wanted.lowest), repr(wanted.highest)], columns, ordered=True).rows
+        return self._read(
+            keys, ["scores", repr(wanted.lowest), repr(wanted.highest)], columns, ordered=True, handles=False
+        ).rows
 
     def ids_with(self, column: str) -> Present:
         """One column of every row that is kept, a bag's equal rows as one, with the rows' ids."""
@@ -51,7 +53,7 @@ class Reader:
 
     def having(self, keys: pa.Table, columns: Sequence[str], *, ordered: bool = False) -> pa.Table:
         """The rows of keys, in the order of the keys or of the table."""
-        return self._of_ids(self.layout.key_ids(keys), columns, ordered=ordered).rows
+        return self._of_ids(self.layout.key_ids(keys), columns, ordered=ordered, handles=False).rows
 
     def of_keys(self, keys: pa.Table) -> Present:
         return self._of_ids(self.layout.key_ids(keys), self.layout.schema.names)
@@ -65,16 +67,18 @@ class Reader:
         present = self._all(self.layout.schema.names)
         return present if scope is None else present.within(scope)
 
-    def _all(self, columns: Sequence[str]) -> Present:
+    def _all(self, columns: Sequence[str], *, handles: bool = True) -> Present:
         layout = self.layout
         if layout.own:
-            return self._read([layout.meta, layout.rows], ["ranks", 0, -1], columns)
-        return self._of_ids(self.connection.hashes(layout.prefix), columns)
+            return self._read([layout.meta, layout.rows], ["ranks", 0, -1], columns, handles=handles)
+        return self._of_ids(self.connection.hashes(layout.prefix), columns, handles=handles)
 
-    def _of_ids(self, ids: Sequence[bytes | None], columns: Sequence[str], *, ordered: bool = False) -> Present:
+    def _of_ids(
+        self, ids: Sequence[bytes | None], columns: Sequence[str], *, ordered: bool = False, handles: bool = True
+    ) -> Present:
         packed = Packed.of([pa.array([id_ for id_ in ids if id_ is not None], pa.binary())])
         keys = [self.layout.meta, self.layout.rows]
-        return self._read(keys, ["ids", packed.lengths, packed.data], columns, ordered=ordered)
+        return self._read(keys, ["ids", packed.lengths, packed.data], columns, ordered=ordered, handles=handles)
 
     def _read(
         self,
@@ -84,23 +88,26 @@ class Reader:
         *,
         ordered: bool = False,
         expanded: bool = True,
+        handles: bool = True,
     ) -> Present:
         layout = self.layout
+        # Hashes of the user's have their key in the id.
+        wanted = ("i" if handles or not layout.own else "") + ("n" if ordered else "")
         fields = [layout.field(name) for name in columns]
         if layout.counted:
             fields.append(COUNT)
-        version, lengths, data = self.connection.read(keys, [layout.prefix, *source, *fields])
+        version, lengths, data = self.connection.read(keys, [layout.prefix, *source, wanted, *fields])
         self.versions.add(int(version or 0))
         ids, numbers, *found = Packed(lengths, data).columns(len(fields) + 2)
         rows = layout.decode(columns, found[: len(columns)], ids)
-        handles = ids.to_pylist()
-        order = np.arange(len(handles))
+        names = ids.to_pylist()
+        order = np.arange(len(names))
         if ordered and layout.own:
             order = np.argsort(numbers.cast(pa.string()).cast(pa.float64()).to_numpy(), kind="stable")
         if layout.counted and expanded:
             counts = found[-1].cast(pa.string()).cast(pa.int64()).to_numpy()
             order = np.repeat(order, counts[order])
         if ordered or layout.counted:
-            handles = [handles[place] for place in order.tolist()]
+            names = [names[place] for place in order.tolist()]
             rows = rows.take(pa.array(order)) if columns else rows
-        return Present(rows, handles)
+        return Present(rows, names)

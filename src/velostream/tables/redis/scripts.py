@@ -34,10 +34,10 @@ READ = (
     _SHARED
     + """
 -- KEYS: meta, the rows' order ('' for hashes of the user's), an index.
--- ARGV: prefix, source, two arguments of the source, fields...
+-- ARGV: prefix, source, two arguments of the source, what else is wanted ('i' ids, 'n' numbers), fields...
 -- Sources: 'ids' (lengths, data), 'ranks' (first, last), 'scores' of the index (lowest, highest); an index that was
 -- given up lacks its sentinel, and all rows are given.
--- Gives the version, lengths and data of the rows that are there; a row is its id, its number, and the fields.
+-- Gives the version, lengths and data of the rows that are there; a row is its id and number, where wanted, and fields.
 local prefix, source, order = ARGV[1], ARGV[2], KEYS[2]
 local ids
 if source == 'ids' then ids = listed(ARGV[3], ARGV[4])
@@ -45,7 +45,8 @@ elseif source == 'ranks' then ids = redis.call('ZRANGE', order, ARGV[3], ARGV[4]
 elseif not redis.call('ZSCORE', KEYS[3], ':') then ids = redis.call('ZRANGE', order, 0, -1)
 else ids = redis.call('ZRANGEBYSCORE', KEYS[3], ARGV[3], ARGV[4]) end
 local fields = {}
-for i = 5, #ARGV do fields[i - 4] = ARGV[i] end
+for i = 6, #ARGV do fields[i - 5] = ARGV[i] end
+local with_ids, with_numbers = string.find(ARGV[5], 'i'), string.find(ARGV[5], 'n')
 local width = #fields
 local form = '<' .. string.rep('i4', width + 2)
 local lengths, data, count = {}, {}, 0
@@ -53,14 +54,16 @@ for rank, id in ipairs(ids) do
   local key, number = prefix .. id, false
   if source == 'ranks' then number = tostring(rank) elseif order ~= '' then number = redis.call('ZSCORE', order, id) end
   if number or order == '' then
-    local values, row, there = {}, {#id, number and #number or -1}, false
+    local values, row, there = {}, {-1, -1}, false
     if width > 0 then values = redis.call('HMGET', key, unpack(fields)) end
     local size = count
-    data[size + 1] = id
-    size = size + 1
-    if number then
+    if with_ids then
       size = size + 1
-      data[size] = number
+      row[1], data[size] = #id, id
+    end
+    if with_numbers and number then
+      size = size + 1
+      row[2], data[size] = #number, number
     end
     for i = 1, width do
       local value = values[i]
