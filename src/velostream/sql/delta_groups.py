@@ -192,7 +192,7 @@ class Typing:
 
     def found_by(self, groups: Sequence[exp.Expr]) -> tuple[str, ...] | None:
         """The columns of the one table read that are the groups."""
-        if len(self.frame.sources) != 1 or self.frame.sources[0].input is None:
+        if len(self.frame.sources) != 1 or len(self.resolution.inputs) != 1 or self.frame.sources[0].input is None:
             return None
         columns: list[str] = []
         for group in groups:

@@ -193,7 +193,7 @@ class ViewRunner(Runner):
 
     def _writes(self, wave: Wave) -> Sequence[tuple[Table, Write]]:
         movement = Movement(wave, self.inputs, self.reflects)
-        if self.reflects:
+        if all(entry.id in self.reflects for entry in self.inputs.values()):
             try:
                 writes = self._maintenance.advance(movement)
             except TableError as error:
