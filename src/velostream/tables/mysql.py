@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import orjson
 import pyarrow as pa
 
-from velostream.errors import StoreError
+from velostream.errors import OptionError, StoreError
 from velostream.model.options import Option, Options, OptionType
 from velostream.tables.memory.keys import as_array
 from velostream.tables.mysql_driver import connect, failure_of, is_lost, ssl_arguments
@@ -24,7 +25,7 @@ from velostream.tables.relational.dialect import (
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server import ServerAddress, connect_seconds
+from velostream.tables.relational.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.relational.server_table import ServerTable
 
 _NULL = "NULL"
@@ -55,7 +56,16 @@ class MysqlTable(ServerTable):
             import pymysql  # type: ignore[import-untyped] # noqa: F401 - only whether it is there
         except ImportError as error:
             raise StoreError.missing_driver(cls.kind, module="pymysql", extra="mysql") from error
-        return MysqlDialect(address, ssl=ssl_arguments(options), timeout_seconds=connect_seconds(options))
+        for name in address.parameters:
+            # Connections are in utf8mb4 whatever charset is asked for.
+            if name != "charset":
+                raise OptionError.unknown(name, known=(option.name for option in cls.options))
+        return MysqlDialect(
+            address,
+            ssl=ssl_arguments(options),
+            timeout_seconds=connect_seconds(options),
+            lock_seconds=lock_seconds(options),
+        )
 
     def create_index(self, columns: Sequence[str]) -> None:
         # MySQL has no CREATE INDEX IF NOT EXISTS.
@@ -81,13 +91,14 @@ class MysqlDialect(Dialect):
     bytes_type: ClassVar[str] = "LONGBLOB"
     finds_nulls_apart: ClassVar[bool] = True
 
-    def __init__(self, address: ServerAddress, *, ssl: dict[str, Any], timeout_seconds: float) -> None:
+    def __init__(
+        self, address: ServerAddress, *, ssl: dict[str, Any], timeout_seconds: float, lock_seconds: float
+    ) -> None:
         import pymysql
 
         self.errors = (pymysql.Error,)
         self._address = address
-        self._ssl = ssl
-        self._timeout_seconds = timeout_seconds
+        self._connect = partial(connect, address, ssl=ssl, timeout_seconds=timeout_seconds, lock_seconds=lock_seconds)
         self._collation = ""
 
     @property
@@ -95,7 +106,7 @@ class MysqlDialect(Dialect):
         return str(self._address)
 
     def connect(self) -> DriverConnection:
-        opened = connect(self._address, ssl=self._ssl, timeout_seconds=self._timeout_seconds)
+        opened = self._connect()
         self._collation = opened.collation
         self.name_type = f"VARCHAR(255) CHARACTER SET utf8mb4 COLLATE {opened.collation}"
         return opened.connection
@@ -251,6 +262,9 @@ class MysqlDialect(Dialect):
         return super().equality_condition(layout, column, left, values)
 
     def upsert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> int | None:
+        if not layout.made:
+            # Another unique index of the user's, or a collation, may call a row a duplicate that isn't of the key.
+            return None
         names = [self.quote(column.stored_name) for column in layout.columns]
         keys = {column.name for column in layout.key}
         others = [name for name, column in zip(names, layout.columns, strict=True) if column.name not in keys]
@@ -264,6 +278,21 @@ class MysqlDialect(Dialect):
             f"ON DUPLICATE KEY UPDATE {assignments}",
             encoded_rows(layout.columns, rows),
         )
+
+    def update(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
+        columns = [*layout.key, *(column for column in layout.columns if column not in layout.key)]
+        keys = len(layout.key)
+        names = [f"t.{self.quote(column.stored_name)}" for column in columns]
+        for pattern in by_nulls(layout.key, rows):
+            values = _values_of(columns, pattern)
+            condition = self.key_condition(layout, names[:keys], values[:keys])
+            assigned = zip(names[keys:], values[keys:], strict=True)
+            statement = (
+                f"UPDATE {_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t ON {condition} "
+                f"SET {', '.join(f'{name} = {value}' for name, value in assigned)}"
+            )
+            for text in _documents(columns, pattern):
+                self.run(connection, statement, [text])
 
     def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
         names = [f"t.{self.quote(column.stored_name)}" for column in layout.key]

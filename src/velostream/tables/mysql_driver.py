@@ -27,7 +27,7 @@ class Opened:
     """The server's name for comparing text by its bytes, without padding."""
 
 
-def connect(address: ServerAddress, *, ssl: Mapping[str, Any], timeout_seconds: float) -> Opened:
+def connect(address: ServerAddress, *, ssl: Mapping[str, Any], timeout_seconds: float, lock_seconds: float) -> Opened:
     """A connection in UTC and in strict mode."""
     import pymysql  # type: ignore[import-untyped]
 
@@ -56,7 +56,10 @@ def connect(address: ServerAddress, *, ssl: Mapping[str, Any], timeout_seconds: 
     collation = _MARIADB_COLLATION if mariadb else _MYSQL_COLLATION
     with connection.cursor() as cursor:
         cursor.execute(f"SET NAMES utf8mb4 COLLATE {collation}")
-        cursor.execute(f"SET SESSION time_zone = '+00:00', sql_mode = '{_SQL_MODE}'")
+        cursor.execute(
+            f"SET SESSION time_zone = '+00:00', sql_mode = '{_SQL_MODE}', "
+            f"innodb_lock_wait_timeout = {max(1, round(lock_seconds))}"
+        )
         if not mariadb:
             # When a table was last changed is asked of the table, not of what was known a day ago.
             cursor.execute("SET SESSION information_schema_stats_expiry = 0")
@@ -84,11 +87,15 @@ def ssl_arguments(options: Options) -> dict[str, Any]:
 
 def failure_of(error: BaseException, *, shown: Callable[[str], str]) -> Failure:
     """What an error of PyMySQL means. `shown` takes secrets out of a text."""
+    import pymysql
+
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[-1]) if len(error.args) > 1 else ""
-    if not code:
+    if not code and isinstance(error, pymysql.InterfaceError | pymysql.OperationalError):
         # The driver's own word for a connection that it has closed.
         return Failure(Trouble.TRANSIENT, Category.NETWORK, "the connection is closed", connection_lost=True)
+    if not code:
+        return Failure(Trouble.CONSTRAINT, Category.DATA, shown(str(error)))
     trouble, category = _BY_CODE.get(code, (Trouble.OTHER, Category.UNKNOWN))
     return Failure(trouble, category, shown(f"{text} ({code})"), connection_lost=category is Category.NETWORK)
 

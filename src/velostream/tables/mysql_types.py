@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velostream.errors import TableError
 from velostream.tables.relational.codec import (
     Codec,
     Decoder,
@@ -116,7 +117,15 @@ def own_codec(type_: pa.DataType, collation: str) -> MysqlCodec:
     if pa.types.is_null(type_):
         return MysqlCodec(type_, "TINYINT", _python, decode_as(type_), json_type="TINYINT")
     return MysqlCodec(
-        type_, "JSON", encode_nested, decode_nested(type_), equality=None, order=None, json=encode_nested, long=True
+        type_,
+        "JSON",
+        encode_nested,
+        decode_nested(type_),
+        equality=None,
+        order=None,
+        json=lambda array: _hexadecimal(pa.array(encode_nested(array), pa.string())),
+        json_value=f"CONVERT(UNHEX({{}}) USING utf8mb4) COLLATE {collation}",
+        long=True,
     )
 
 
@@ -140,13 +149,13 @@ def foreign_codec(type_: pa.DataType, store_type: str, collation: str) -> MysqlC
         return MysqlCodec(type_, store_type, **(fields | changes))
 
     if pa.types.is_boolean(type_):
-        return like_ours() if name in ("tinyint(1)", "bit(1)") else None
+        return like_ours() if name == "tinyint(1)" else None
     if pa.types.is_integer(type_):
         return like_ours() if _integer_fits(name, bare, type_) else None
     if pa.types.is_floating(type_):
         # Of a FLOAT the server tells six digits only.
         return (
-            like_ours(encode=_python, decode=decode_as(type_), json=_python, json_type="DOUBLE", order="{}")
+            like_ours(encode=_finite, decode=decode_as(type_), json=_finite, json_type="DOUBLE", order="{}")
             if (bare, type_) == ("double", pa.float64())
             else None
         )
@@ -160,7 +169,11 @@ def foreign_codec(type_: pa.DataType, store_type: str, collation: str) -> MysqlC
     if pa.types.is_binary(type_):
         return like_ours() if bare in _BYTES else None
     if pa.types.is_timestamp(type_):
-        return like_ours(encode=_unrounded(plain, _places(name))) if bare in ("datetime", "timestamp") else None
+        return (
+            like_ours(encode=_unrounded(plain, _places(name)), json=_unrounded(_naive_texts, _places(name)))
+            if bare in ("datetime", "timestamp")
+            else None
+        )
     if pa.types.is_duration(type_):
         return None
     if pa.types.is_nested(type_):
@@ -180,14 +193,14 @@ def _foreign_decimals(type_: pa.DataType, store_type: str, name: str) -> MysqlCo
         store_type,
         _unrounded(_python, places),
         decode_as(type_),
-        json=_as_text,
+        json=_unrounded(_as_text, places),
         json_type=f"DECIMAL({type_.precision},{min(type_.scale, _MOST_PLACES)})",
     )
 
 
 def _integer_fits(name: str, bare: str, type_: pa.DataType) -> bool:
     """Whether all values of the column are ours."""
-    bits = _INTEGER_BITS.get(bare.removesuffix(" unsigned").removesuffix(" zerofill"))
+    bits = _INTEGER_BITS.get(bare.partition(" ")[0])
     return bits is not None and bool(bits + ("unsigned" in name) <= type_.bit_width)
 
 
@@ -212,6 +225,12 @@ def _python(array: pa.Array) -> Sequence[Any]:
 
 def _as_text(array: pa.Array) -> Sequence[Any]:
     return list(array.cast(pa.string()).to_pylist())
+
+
+def _finite(array: pa.Array) -> Sequence[Any]:
+    if pc.all(pc.is_finite(array)).as_py() is False:
+        raise TableError("MySQL's DOUBLE knows neither NaN nor infinity", code="wrong-type")
+    return _python(array)
 
 
 def _float_texts(array: pa.Array) -> Sequence[Any]:

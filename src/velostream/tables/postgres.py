@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from velostream.tables.relational.dialect import (
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server import ServerAddress, connect_seconds
+from velostream.tables.relational.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.relational.server_table import ServerTable
 
 _BYTES_AT_ONCE = 32_000_000
@@ -50,7 +51,10 @@ class PostgresTable(ServerTable):
         ssl_mode = options.text("ssl.mode")
         ssl = {} if ssl_mode is None else {"sslmode": ssl_mode}
         return PostgresDialect(
-            address, parameters={**address.parameters, **ssl}, timeout_seconds=connect_seconds(options)
+            address,
+            parameters={**address.parameters, **ssl},
+            timeout_seconds=connect_seconds(options),
+            lock_seconds=lock_seconds(options),
         )
 
 
@@ -68,13 +72,16 @@ class PostgresDialect(Dialect):
     bytes_type: ClassVar[str] = "bytea"
     finds_nulls_apart: ClassVar[bool] = True
 
-    def __init__(self, address: ServerAddress, *, parameters: dict[str, str], timeout_seconds: float) -> None:
+    def __init__(
+        self, address: ServerAddress, *, parameters: dict[str, str], timeout_seconds: float, lock_seconds: float
+    ) -> None:
         import psycopg
 
         self.errors = (psycopg.Error,)
         self._address = address
-        self._parameters = parameters
-        self._timeout_seconds = timeout_seconds
+        self._connect = partial(
+            connect, address, parameters=parameters, timeout_seconds=timeout_seconds, lock_seconds=lock_seconds
+        )
         self._stamps: dict[str, tuple[str, str]] = {}
         """By table, the moment of the last look and what it gave."""
 
@@ -83,7 +90,7 @@ class PostgresDialect(Dialect):
         return str(self._address)
 
     def connect(self) -> DriverConnection:
-        return connect(self._address, parameters=self._parameters, timeout_seconds=self._timeout_seconds)
+        return self._connect()
 
     def begin(self, connection: DriverConnection, *, write: bool) -> None:
         # A writer waits for the table's entry first and must then see what was committed meanwhile.
@@ -210,6 +217,8 @@ class PostgresDialect(Dialect):
             if layout.made and _hashed(column):
                 parts.append(f"{_hash(column, name)} = {_hash(column, value)}")
             parts.append(f"{name} = {value}")
+            if column.codec.equality != "{}" and not layout.made:
+                parts.append(f'({name})::text COLLATE "C" = ({value})::text COLLATE "C"')
         return " AND ".join(parts)
 
     def equality_condition(self, layout: Layout, column: StoredColumn, left: str, values: Sequence[str]) -> str:
@@ -231,6 +240,9 @@ class PostgresDialect(Dialect):
                 copy.write(memoryview(buffer.getvalue()))
 
     def upsert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> int | None:
+        if not layout.made and any(column.codec.equality != "{}" for column in layout.key):
+            # The user's index calls keys equal that aren't.
+            return None
         names = [self.quote(column.stored_name) for column in layout.columns]
         terms = self._key_terms(layout) if layout.made else [self.quote(column.stored_name) for column in layout.key]
         keys = {column.name for column in layout.key}
@@ -241,15 +253,33 @@ class PostgresDialect(Dialect):
             old = ", ".join(_codec(column).comparable.format(f"t.{self._name(column)}") for column in others)
             new = ", ".join(_codec(column).comparable.format(f"excluded.{self._name(column)}") for column in others)
             action = f"UPDATE SET {assignments} WHERE ({old}) IS DISTINCT FROM ({new})"
+        selected = ", ".join(_selected(column, f"k.c{at}") for at, column in enumerate(layout.columns))
         count = 0
         for chunk in _chunks(_texts(layout.columns, rows)):
             count += self.run(
                 connection,
-                f"INSERT INTO {layout.quoted} AS t ({', '.join(names)}) SELECT {_selected(layout.columns)} "
+                f"INSERT INTO {layout.quoted} AS t ({', '.join(names)}) SELECT {selected} "
                 f"FROM {_unnested(layout.columns)} ON CONFLICT ({', '.join(terms)}) DO {action}",
                 [array_literal(as_array(column)) for column in chunk.columns],
             )
         return count
+
+    def update(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
+        columns = [*layout.key, *(column for column in layout.columns if column not in layout.key)]
+        keys = len(layout.key)
+        assignments = ", ".join(
+            f"{self._name(column)} = {_selected(column, f'k.c{at}')}" for at, column in enumerate(columns[keys:], keys)
+        )
+        names = [f"t.{self._name(column)}" for column in layout.key]
+        for pattern in by_nulls(layout.key, rows):
+            values = [_NULL if at in pattern.nulls else f"k.c{at}" for at in range(keys)]
+            condition = self.key_condition(layout, names, values)
+            for chunk in _chunks(_texts(columns, pattern.rows)):
+                self.run(
+                    connection,
+                    f"UPDATE {layout.quoted} AS t SET {assignments} FROM {_unnested(columns)} WHERE {condition}",
+                    [array_literal(as_array(column)) for column in chunk.columns],
+                )
 
     def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
         names = [f"t.{self._name(column)}" for column in layout.key]
@@ -332,11 +362,9 @@ def _unnested(columns: Sequence[StoredColumn]) -> str:
     return f"unnest({arrays}) AS k({', '.join(f'c{at}' for at in range(len(columns)))})"
 
 
-def _selected(columns: Sequence[StoredColumn]) -> str:
-    return ", ".join(
-        f"c{at}::{_codec(column).bare_type}" if _codec(column).is_array else f"c{at}"
-        for at, column in enumerate(columns)
-    )
+def _selected(column: StoredColumn, value: str) -> str:
+    """A value of `_unnested` in the column's type."""
+    return f"{value}::{_codec(column).bare_type}" if _codec(column).is_array else value
 
 
 def _codec(column: StoredColumn) -> PostgresCodec:

@@ -14,24 +14,34 @@ _OLDEST_SERVER = 15
 """The first whose unique indexes can hold NULL once: NULLS NOT DISTINCT."""
 
 
-def connect(address: ServerAddress, *, parameters: Mapping[str, str], timeout_seconds: float) -> DriverConnection:
+def connect(
+    address: ServerAddress, *, parameters: Mapping[str, str], timeout_seconds: float, lock_seconds: float
+) -> DriverConnection:
     """A connection whose cursors take $1, $2 and give binary values, with UTC as its time zone."""
     import psycopg
 
-    connection = psycopg.connect(
-        host=address.host,
-        port=address.port,
-        dbname=address.database,
-        user=address.username,
-        password=address.password,
-        application_name="velostream",
-        connect_timeout=max(2, round(timeout_seconds)),
-        autocommit=True,
-        cursor_factory=_binary_cursor(),
+    settings = {
+        "timezone": "UTC",
         # A plan made for any number of keys would serve neither one nor a million.
-        options="-c timezone=UTC -c plan_cache_mode=force_custom_plan",
-        **cast("dict[str, Any]", parameters),
-    )
+        "plan_cache_mode": "force_custom_plan",
+        "lock_timeout": f"{round(lock_seconds * 1000)}ms",
+    }
+    arguments: dict[str, Any] = {
+        "host": address.host,
+        "port": address.port,
+        "dbname": address.database,
+        "user": address.username,
+        "password": address.password,
+        "application_name": "velostream",
+        "connect_timeout": max(2, round(timeout_seconds)),
+        # A server that vanished without a word is noticed within a minute.
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        **parameters,
+        "options": " ".join([parameters.get("options", ""), *(f"-c {n}={v}" for n, v in settings.items())]).strip(),
+    }
+    connection = psycopg.connect(autocommit=True, cursor_factory=_binary_cursor(), **arguments)
     _register_loaders(connection)
     version = connection.info.server_version // 10_000
     if version < _OLDEST_SERVER:

@@ -199,7 +199,9 @@ def _decode_escaped(values: Sequence[Any]) -> pa.Array:
 
 
 def _decode_as_text(values: Sequence[Any]) -> pa.Array:
-    return pa.array([None if value is None else str(value) for value in values], pa.string())
+    """Texts of types that the driver gives as objects of their own, or as bytes where it doesn't know them."""
+    texts = (value.decode() if isinstance(value, bytes) else value for value in values)
+    return pa.array([None if text is None else str(text) for text in texts], pa.string())
 
 
 def _encode_json(array: pa.Array) -> Sequence[Any]:

@@ -154,8 +154,11 @@ def test_keys_of_others_are_found_exactly_whatever_their_collation_calls_equal(o
     ]
     assert snapshot.count(Call("=", (ColumnRef("town"), Literal("köln", pa.string())))) == 0
     assert snapshot.count(Call("<", (ColumnRef("town"), Literal("a", pa.string())))) == 2
-    with pytest.raises(TableError):
-        table.commit(Write(Mode.APPEND, rows_of(table.schema, ("ANNA", "x"))))
+    for mode in (Mode.APPEND, Mode.UPSERT):
+        with pytest.raises(TableError):
+            table.commit(Write(mode, rows_of(table.schema, ("ANNA", "x"))))
+    upsert(table, ("anna", "Bonn"))
+    assert table.snapshot().get("anna")["town"] == "Bonn"  # type: ignore[index]
 
 
 def test_many_values_find_their_rows_without_an_index(open_table: Open):
@@ -208,8 +211,12 @@ def test_columns_of_others_are_read_and_written_in_their_types(open_table: Open,
     above = Call(">", (ColumnRef("price"), Literal(0.05, pa.float64())))
     assert table.compile_condition(above).remainder is None
     assert table.snapshot().count(above) == 1
-    with pytest.raises(TableError):
-        upsert(table, (3, None, None, None, "c", None))
+    changed = (1, False, None, -1.5, "a", {"a": None})
+    upsert(table, changed)
+    assert table.snapshot().scan().to_pylist()[0] == rows_of(schema, changed).to_pylist()[0]
+    for id_, price, kind in ((3, None, "c"), (1, float("nan"), "a"), (3, float("inf"), "a")):
+        with pytest.raises(TableError):
+            upsert(table, (id_, None, None, price, kind, None))
     narrow = Schema.of(("id", "INT"), ("flag", "BOOLEAN"), key=["id"])
     with pytest.raises(StateError, match="id"):
         open_table(narrow, "varied")
@@ -226,6 +233,17 @@ def test_a_value_the_store_would_round_is_refused(open_table: Open, theirs: Run)
             with pytest.raises(TableError):
                 table.commit(Write(mode, rows_of(schema, row)))
     assert table.snapshot().scan().to_pylist() == rows_of(schema, (1, Decimal("1.2500"), at)).to_pylist()
+
+
+def test_another_unique_index_never_takes_a_row_for_one_of_the_key(open_table: Open, theirs: Run):
+    theirs("CREATE TABLE accounts (id BIGINT PRIMARY KEY, email VARCHAR(50) UNIQUE, n INT)")
+    schema = Schema.of(("id", "BIGINT"), ("email", "STRING"), ("n", "INT"), key=["id"])
+    table = open_table(schema, "accounts")
+    upsert(table, (1, "a", 1), (2, "b", 1))
+    upsert(table, (1, "a", 2), (3, "c", 2))
+    with pytest.raises(TableError):
+        upsert(table, (2, "b", 3), (4, "a", 3))
+    assert theirs("SELECT id, email, n FROM accounts ORDER BY id") == ((1, "a", 2), (2, "b", 1), (3, "c", 2))
 
 
 def test_days_that_never_were_are_told(open_table: Open, theirs: Run):

@@ -229,6 +229,22 @@ def test_columns_of_others_are_read_and_written_in_their_types(open_table: Open,
     assert by_name.to_pylist() == [{"_position": 0, "id": 1}]
 
 
+def test_keys_of_others_are_found_exactly_whatever_their_type_calls_equal(
+    open_table: Open, theirs: psycopg.Connection[Any]
+):
+    theirs.execute("CREATE EXTENSION citext")
+    theirs.execute("CREATE TABLE people (name citext PRIMARY KEY, n integer)")
+    theirs.execute("INSERT INTO people VALUES ('anna', 1)")
+    table = open_table(Schema.of(("name", "STRING"), ("n", "INT"), key=["name"]), "people")
+    snapshot = table.snapshot()
+    assert snapshot.lookup(pa.array(["Anna", "anna"]), ["n"]).to_pylist() == [{"_position": 1, "n": 1}]
+    assert snapshot.count(Call("=", (ColumnRef("name"), Literal("ANNA", pa.string())))) == 0
+    with pytest.raises(TableError):
+        upsert(table, ("Anna", 2))
+    upsert(table, ("anna", 2))
+    assert theirs.execute("SELECT name, n FROM people").fetchall() == [("anna", 2)]
+
+
 def test_values_beyond_our_types_are_told(open_table: Open, theirs: psycopg.Connection[Any]):
     theirs.execute("CREATE TABLE beyond (id integer PRIMARY KEY, on_day date, amount numeric)")
     schema = Schema.of(("id", "INT"), ("on_day", "DATE"), ("amount", "DECIMAL(10,2)"), key=["id"])
