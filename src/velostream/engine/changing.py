@@ -129,6 +129,12 @@ class ChangePlanner:
     def writable(self, name: str) -> Entry:
         """The table of that name, which statements may change."""
         target = self._context.catalog.find(name)
+        if target is not None and target.kind is EntryKind.STREAM:
+            raise UnsupportedError(
+                f'stream "{target.name}" can\'t be written to by its name',
+                hint="INSERT INTO <uri> SELECT … writes to where the stream comes from",
+                code="view-not-writable",
+            )
         if target is None or not target.is_table:
             known = [entry.name for entry in self._context.catalog.visible() if entry.is_table]
             raise NotFoundError.of("table", name, known=known)

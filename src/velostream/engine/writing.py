@@ -126,7 +126,8 @@ class TableWriter:
                 query, options=statement.options, text=statement.text, continuous=True, distinct_names=False
             )
             _refuse_aggregate(bound.plan, statement)
-            bound = bound.inserted_into(self._context.table_of(target), statement)
+            names = target_columns(self._context.table_of(target), statement, bound.schema.names)
+            bound = bound.renamed(names)
             return Result.done(f'query "{self._definitions.insert(statement, target, bound)}" started')
         self._refuse_gathering(transaction, statement)
         table = self._table(target, transaction)

@@ -287,3 +287,11 @@ def test_explain_and_validate_of_changes_by_rows(connection):
     assert any("every row is compared" in value for _, value in explained.fetchall())
     found = connection.execute("VALIDATE UPDATE accounts SET balance = m.amount FROM moves m WHERE accounts.id = m.id")
     assert [row[1] for row in found.fetchall()] == ['column "amount" does not exist']
+
+
+def test_a_stream_is_not_written_to_by_its_name(connection):
+    connection.execute("CREATE STREAM s (id INT) WITH ('source' = 'memory://s')")
+    for statement in ("INSERT INTO s VALUES (1)", "INSERT INTO s SELECT id FROM moves", "DELETE FROM s"):
+        with pytest.raises(VelostreamError) as raised:
+            connection.execute(statement)
+        assert raised.value.code == "view-not-writable"
