@@ -19,7 +19,6 @@ from velostream.errors import OptionError
 from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, ColumnRef, Literal
 from velostream.model.schema import Schema
-from velostream.model.size import parse_size
 from velostream.tables.memory import CommitSequence
 from velostream.tables.memory.hashed import key_hasher
 from velostream.tables.memory.keys import key_values
@@ -334,14 +333,6 @@ def test_wrong_values_are_refused(sequence, options, name):  # B12
     with pytest.raises(OptionError, match=f'option "{name}" has the invalid value') as caught:
         sequence.create_table("t", name="t", schema=PEOPLE, options=options)
     assert caught.value.code == "invalid-option-value"
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("0", 0), ("1b", 1), (" 1.5 KB ", 1536), ("2MiB", 2 << 20), ("3g", 3 << 30), ("1TB", 1 << 40), ("7 bytes", 7)],
-)
-def test_sizes(text, size):
-    assert parse_size(text) == size
 
 
 def test_a_spill_path_is_where_files_go(sequence, tmp_path, monkeypatch):
