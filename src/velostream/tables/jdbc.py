@@ -200,6 +200,9 @@ class JdbcDialect(Dialect):
         if pa.types.is_timestamp(type_):
             encode = encode_datetimes if _WITH_ZONE.search(store_type) else plain
             return Codec(type_, store_type, encode, decode_times(type_), equality=None, order=None)
+        if pa.types.is_boolean(type_):
+            # Where it is a number, any but zero is true.
+            return Codec(type_, store_type, ours.encode, ours.decode, equality=None, order=None)
         return Codec(type_, store_type, ours.encode, ours.decode, ours.equality, ours.order)
 
     def declared(self, connection: DriverConnection, name: str) -> DeclaredTable | None:

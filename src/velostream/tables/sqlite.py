@@ -174,12 +174,10 @@ class SqliteDialect(Dialect):
         affinity = _affinity(store_type)
         if affinity not in _FITTING_AFFINITIES[_affinity(ours.store_type)]:
             return None
-        if pa.types.is_decimal(type_):
-            # Others write numbers, and texts of any notation.
-            return Codec(type_, store_type, encode_as_text, decode_decimals(type_), equality=None, order=None)
-        if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-            return Codec(type_, store_type, ours.encode, ours.decode, equality=None, order=None)
-        return Codec(type_, store_type, ours.encode, ours.decode, equality=ours.equality, order=ours.order)
+        decode = decode_decimals(type_) if pa.types.is_decimal(type_) else ours.decode
+        if any(is_one(type_) for is_one in _WRITTEN_OTHERWISE):
+            return Codec(type_, store_type, ours.encode, decode, equality=None, order=None)
+        return Codec(type_, store_type, ours.encode, decode, equality=ours.equality, order=ours.order)
 
     def declared(self, connection: DriverConnection, name: str) -> DeclaredTable | None:
         found = list(
@@ -191,11 +189,14 @@ class SqliteDialect(Dialect):
         )
         if not found:
             return None
+        key = [row for row in found if row[4]]
+        # The primary key of SQLite may hold NULLs, unless it is the number of the row.
+        numbered_by = key[0][0] if len(key) == 1 and key[0][1].upper() == "INTEGER" else None
         columns = tuple(
-            DeclaredColumn(column, type_, nullable=not (not_null or pk), has_default=bool(default))
-            for column, type_, not_null, default, pk in found
+            DeclaredColumn(column, type_, nullable=not not_null and column != numbered_by, has_default=bool(default))
+            for column, type_, not_null, default, _ in found
         )
-        unique = [frozenset(row[0] for row in found if row[4])]
+        unique = [frozenset(row[0] for row in key)]
         indexes = []
         listed = self.rows(connection, 'SELECT name, "unique" FROM pragma_index_list(?) WHERE NOT partial', [name])
         for index, is_unique in list(listed):
@@ -277,6 +278,14 @@ def _never_null(column: StoredColumn, expression: str) -> str:
     return f"ifnull({expression}, {nothing})"
 
 
+_WRITTEN_OTHERWISE = (
+    pa.types.is_boolean,
+    pa.types.is_float32,
+    pa.types.is_decimal,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+)
+"""Types for whose values other programs have more than one notation, which only we know to be equal."""
 _FITTING_AFFINITIES: dict[str, frozenset[str]] = {
     "INTEGER": frozenset({"INTEGER", "NUMERIC", "BLOB"}),
     "REAL": frozenset({"REAL", "NUMERIC", "BLOB"}),

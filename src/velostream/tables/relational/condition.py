@@ -21,6 +21,9 @@ from velostream.tables.relational.layout import Layout, StoredColumn
 from velostream.tables.remainder import Remainder
 
 _CACHED = 1024
+_MOST_CONJUNCTS = 200
+_DEEPEST = 100
+"""Stores limit how large and how deep a condition may be, some to a thousand levels."""
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
 _EQUALITIES = ("=", "<>", "<=>")
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -100,7 +103,7 @@ class ConditionCompiler:
         left: list[Expression] = []
         tied: set[str] = set()
         for part in conjuncts(condition):
-            text = rendering.tried(part)
+            text = rendering.tried(part) if len(texts) < _MOST_CONJUNCTS else None
             if text is None:
                 left.append(part)
             else:
@@ -137,17 +140,21 @@ class _Rendering:
         """The text of a conjunct; None, and nothing bound, when it can't be pushed down."""
         bound = len(self.parameters)
         try:
-            return self._condition(conjunct, top=True)
+            return self._condition(conjunct, depth=0)
         except _CannotPush:
             del self.parameters[bound:]
             return None
 
-    def _condition(self, expression: Expression, *, top: bool = False) -> str:
+    def _condition(self, expression: Expression, *, depth: int) -> str:
+        if depth > _DEEPEST:
+            raise _CannotPush
+        top = depth == 0
         match expression:
             case Call("and" | "or" as operator, (left, right)):
-                return f"({self._condition(left)} {operator.upper()} {self._condition(right)})"
+                texts = [self._condition(side, depth=depth + 1) for side in (left, right)]
+                return f"({f' {operator.upper()} '.join(texts)})"
             case Call("not", (inner,)):
-                return f"(NOT {self._condition(inner)})"
+                return f"(NOT {self._condition(inner, depth=depth + 1)})"
             case Call("is_null", (ColumnRef(name),)):
                 return f"{self._name(self._column(name))} IS NULL"
             case Call("in", (ColumnRef(name), *items)):
@@ -192,8 +199,7 @@ class _Rendering:
 
     def _membership(self, column: StoredColumn, items: Sequence[Expression], *, top: bool) -> str:
         literals = [item for item in items if isinstance(item, Literal) and item.value is not None]
-        most = self._dialect.most_parameters - len(self.parameters)
-        if not literals or len(literals) < len(items) or len(literals) > most:
+        if not literals or len(literals) < len(items):
             raise _CannotPush
         template = _template("=", column)
         left = template.format(self._name(column))
@@ -203,7 +209,7 @@ class _Rendering:
         return f"{left} IN ({', '.join(values)})"
 
     def _bound(self, column: StoredColumn, literal: Literal) -> str:
-        if literal.type != column.codec.type:
+        if literal.type != column.codec.type or len(self.parameters) == self._dialect.most_parameters:
             raise _CannotPush
         self.parameters.append(column.codec.encode_one(literal.value))
         return self._dialect.marker(len(self.parameters) - 1)

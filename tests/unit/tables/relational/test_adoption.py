@@ -18,6 +18,7 @@ from velostream.errors import (
     UnsupportedError,
 )
 from velostream.model.change import Mode, Write
+from velostream.model.expression import ColumnRef
 from velostream.model.schema import Column, Schema
 from velostream.testing.table_cases import BAG, KEYED, content, equals, rows_of, write
 
@@ -49,6 +50,29 @@ def test_a_key_of_theirs_that_ignores_case_is_ours_by_its_bytes(store):
     assert not table.contains("A")
     table.commit(Write(Mode.DELETE, pa.table({"name": ["A"]})))
     assert table.contains("a")
+
+
+def test_notations_of_theirs_are_compared_by_us(store):
+    """2 is true as well, and 0.1 is the float nearest to it."""
+    store.theirs.execute("CREATE TABLE f (n INTEGER, ok BOOLEAN, ratio REAL, day TEXT)")
+    store.theirs.execute("INSERT INTO f VALUES (1, 2, 0.1, '2024-05-01 00:00:00'), (2, 0, 0.2, '2024-05-02')")
+    schema = Schema.of(("n", "INT"), ("ok", "BOOLEAN"), ("ratio", "FLOAT"), ("day", "DATE"))
+    snapshot = store.open("f", schema).snapshot()
+    for condition in (
+        ColumnRef("ok"),
+        equals("ratio", 0.1, pa.float32()),
+        equals("day", date(2024, 5, 1), pa.date32()),
+    ):
+        assert snapshot.scan(condition, ["n"]).column("n").to_pylist() == [1]
+
+
+def test_a_primary_key_of_theirs_may_hold_null(store):
+    store.theirs.execute("CREATE TABLE p (name TEXT PRIMARY KEY, n INTEGER)")
+    schema = Schema.of(("name", "STRING"), ("n", "INT"), key=["name"])
+    table = store.open("p", schema)
+    table.commit(write(Mode.APPEND, (None, 1), ("a", 2), schema=schema))
+    with pytest.raises(TableError, match="None exists already"):
+        table.commit(write(Mode.APPEND, (None, 3), schema=schema))
 
 
 def test_what_differs_is_shown(store, theirs):

@@ -14,6 +14,7 @@ from velostream.model.expression import Call, Cast, ColumnRef, Literal
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec
 from velostream.tables.memory.evaluate import CannotCompile, evaluate_expression
+from velostream.tables.remainder import conjunction
 from velostream.tables.sqlite import SqliteTable
 from velostream.testing.table_cases import BAG, KEYED, equals, in_threads, write
 from velostream.testing.table_conditions import CONDITIONS, TRICKY, tricky_rows
@@ -154,6 +155,19 @@ def test_decimals_of_many_digits_are_compared_by_us(store):
     over = Call(">", (ColumnRef("d"), Literal(Decimal("12345678901234567890.0000000000"), pa.decimal128(38, 10))))
     assert table.compile_condition(over).remainder == over
     assert table.snapshot().count(over) == 1
+
+
+def test_a_condition_may_be_larger_than_the_store_takes(store):
+    table = store.open()
+    table.commit(write(Mode.APPEND, *((number, "x") for number in range(10))))
+    not_one = [Call("<>", (ColumnRef("id"), Literal(number, pa.int64()))) for number in range(1, 2000)]
+    all_of, any_of = conjunction(not_one), equals("id", 1, pa.int64())
+    for number in range(2, 150):
+        any_of = Call("or", (any_of, equals("id", number, pa.int64())))
+    members = Call("in", (ColumnRef("id"), *(Literal(number, pa.int64()) for number in range(40_000))))
+    assert table.snapshot().scan(all_of, ["id"]).column("id").to_pylist() == [0]
+    assert table.snapshot().count(any_of) == 9
+    assert table.snapshot().count(members) == 10
 
 
 def test_constants_are_never_part_of_the_statement(store):
