@@ -7,7 +7,7 @@ same row they are computed all at once, else in rounds: the first change of ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from velostream.engine.assignment import assign_column, assign_constant
 from velostream.engine.dml import check_new_keys, signed
 from velostream.engine.draft import DraftTable, concatenated
 from velostream.engine.folding import Fold
+from velostream.engine.identities import Identities
 from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, Case, Cast, ColumnRef, Expression, Literal
 from velostream.model.schema import Column, Schema
@@ -31,7 +32,6 @@ from velostream.tables.base import Snapshot, Table
 from velostream.tables.memory.compare import hashable_rows
 from velostream.tables.memory.conform import check_not_null
 from velostream.tables.memory.evaluate import CannotCompile, column_of, compile_expression
-from velostream.tables.memory.keys import key_values
 
 ComputePairs = Callable[[str, pa.Table], pa.Table]
 """Lets Spark run a SELECT over the relation `pairs`, which has the rows given; their order is kept."""
@@ -96,7 +96,7 @@ class PairChange:
             return self._one_by_one(table, self._named(rows), self._delete_by_one)
         found = self._found(table.snapshot(), self._named(rows))
         computed = self._computed(found.old, found.driving)
-        met = _Identities.of(found.old.filter(pa.array(computed.holds)), found.positions[computed.holds], self._key)
+        met = Identities.of(found.old.filter(pa.array(computed.holds)), found.positions[computed.holds], self._key)
         if len(met.weights):
             table.commit(Write(Mode.DELETE, met.repeated(met.rows).select(list(self._key or self._schema.names))))
         return int(met.weights.sum())
@@ -124,7 +124,7 @@ class PairChange:
     def _update_in_rounds(self, table: Table, rows: pa.Table) -> int:
         snapshot = table.snapshot()
         found = self._found(snapshot, rows)
-        met = _Identities.of(found.old, found.positions, self._key)
+        met = Identities.of(found.old, found.positions, self._key)
         folded = self._folded(met, rows)
         if folded is not None:
             self._write_updated(table, snapshot, met, met.rows, folded, met.weights)
@@ -155,7 +155,7 @@ class PairChange:
             return None
         return Fold.of(self._lowered[1], self._schema)
 
-    def _folded(self, met: _Identities, rows: pa.Table) -> pa.Table | None:
+    def _folded(self, met: Identities, rows: pa.Table) -> pa.Table | None:
         """The rows after all changes at once, where several are of one row and their order can't show."""
         if self._fold is None or len(met.identities) <= len(met.weights):
             return None
@@ -167,7 +167,7 @@ class PairChange:
         return self._fold.apply(met.rows, met.identities, values)
 
     def _write_updated(
-        self, table: Table, snapshot: Snapshot, met: _Identities, old: pa.Table, new: pa.Table, weights: _Integers
+        self, table: Table, snapshot: Snapshot, met: Identities, old: pa.Table, new: pa.Table, weights: _Integers
     ) -> None:
         if not new.num_rows:
             return
@@ -366,52 +366,6 @@ class _Found:
     driving: pa.Table
     positions: _Integers
     """Which driving row each belongs to; ascending."""
-
-
-@dataclass(frozen=True)
-class _Identities:
-    """Which rows of the table pairs speak of. Equal rows of a bag are one, with their number as its weight."""
-
-    rows: pa.Table
-    """One per identity."""
-    weights: _Integers
-    positions: _Integers
-    """Of each pair: its driving row."""
-    identities: _Integers
-    """Of each pair: its row of the table."""
-
-    @classmethod
-    def of(cls, old: pa.Table, positions: _Integers, key: tuple[str, ...]) -> _Identities:
-        values = key_values(old, key) if key else hashable_rows(old)
-        numbers: dict[Any, int] = {}
-        identities = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), dtype=np.int64)
-        _, firsts = np.unique(identities, return_index=True)
-        rows = old.take(firsts)
-        if key:
-            return cls(rows, np.ones(len(numbers), dtype=np.int64), positions, identities)
-        pairs, counts = np.unique(positions * max(len(numbers), 1) + identities, return_counts=True)
-        weights = np.zeros(len(numbers), dtype=np.int64)
-        weights[pairs % max(len(numbers), 1)] = counts
-        return cls(rows, weights, pairs // max(len(numbers), 1), pairs % max(len(numbers), 1))
-
-    def repeated(self, rows: pa.Table, weights: _Integers | None = None) -> pa.Table:
-        """Rows, each as often as it is there."""
-        chosen = self.weights if weights is None else weights
-        return rows.take(np.repeat(np.arange(len(chosen)), chosen))
-
-    def rounds(self) -> Iterator[_Integers]:
-        """Indexes of pairs: those that are the first of their row, then those that are the second, and so on."""
-        order = np.argsort(self.identities, kind="stable")
-        grouped = self.identities[order]
-        starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]]) if len(grouped) else order
-        ranks = np.empty(len(order), dtype=np.int64)
-        sizes = np.diff(np.r_[starts, len(grouped)])
-        ranks[order] = np.arange(len(order)) - np.repeat(starts, sizes)
-        by_rank = np.argsort(ranks, kind="stable")
-        bounds = np.flatnonzero(np.diff(ranks[by_rank])) + 1
-        for one_round in np.split(by_rank, bounds):
-            if len(one_round):
-                yield one_round
 
 
 def _can_look_up(equality: Equality, schema: Schema, driving: Schema) -> bool:
