@@ -94,7 +94,7 @@ def test_partial_results_stand_for_all_rows_of_the_groups(keys, seed):
         gone = chosen.sample(held, chosen.randint(0, len(held)))
         came = [row(chosen) for _ in range(chosen.randint(0, 6))]
         held = [one for one in held if not any(one is other for other in gone)] + came
-        merged = state.merged(groups, changes(gone + came, [-1] * len(gone) + [1] * len(came)))
+        merged = state.merged(groups, state.gathered(changes(gone + came, [-1] * len(gone) + [1] * len(came))))
         groups = merged.state
         if merged.open.num_rows:
             groups = state.with_extremes(groups, changes(held_by(merged.open, held, keys)))
@@ -116,18 +116,18 @@ def held_by(groups, held, keys):
 def test_a_sum_beyond_its_type_is_an_error_until_it_fits_again():
     state = layout(("g0",))
     big = {"g0": "a", "g1": None, "x0": None, "x1": 2**62}
-    groups = state.merged(state.empty(), changes([big, big], [1, 1])).state
+    groups = state.merged(state.empty(), state.gathered(changes([big, big], [1, 1]))).state
     with pytest.raises(QueryError) as failure:
         state.results(groups)
     assert failure.value.code == "overflow"
-    less = state.merged(groups, changes([big], [-1])).state
+    less = state.merged(groups, state.gathered(changes([big], [-1]))).state
     assert state.results(less).column("a4").to_pylist() == [2**62]
 
 
 def test_a_group_whose_smallest_value_stays_is_not_looked_at_again():
     state = layout(("g0",))
     rows = [{"g0": "a", "g1": None, "x0": Decimal(amount), "x1": None} for amount in (1, 2, 3)]
-    groups = state.merged(state.empty(), changes(rows, [1, 1, 1])).state
-    assert state.merged(groups, changes([rows[2]], [-1])).open.num_rows == 0
-    assert state.merged(groups, changes([rows[0], rows[0]], [-1, 1])).open.num_rows == 0
-    assert state.merged(groups, changes([rows[0]], [-1])).open.to_pylist() == [{"g0": "a"}]
+    groups = state.merged(state.empty(), state.gathered(changes(rows, [1, 1, 1]))).state
+    assert state.merged(groups, state.gathered(changes([rows[2]], [-1]))).open.num_rows == 0
+    assert state.merged(groups, state.gathered(changes([rows[0], rows[0]], [-1, 1]))).open.num_rows == 0
+    assert state.merged(groups, state.gathered(changes([rows[0]], [-1]))).open.to_pylist() == [{"g0": "a"}]

@@ -126,7 +126,7 @@ class GroupedDelta(Maintenance):
         self.fingerprint = fingerprint_of(plan, source.fingerprint, groups.id)
 
     def load(self, movement: Movement) -> Writes:
-        groups = self._state.merged(self._state.empty(), self._source.all(movement)).state
+        groups = self._state.merged(self._state.empty(), self._state.gathered(self._source.all(movement))).state
         return [(self._groups, Write(Mode.REPLACE, groups)), (self._table, Write(Mode.REPLACE, self._rows(groups)))]
 
     def advance(self, movement: Movement) -> Writes | None:
@@ -135,10 +135,11 @@ class GroupedDelta(Maintenance):
             return None
         if not fed.num_rows:
             return []
+        gathered = self._state.gathered(fed)
         snapshot = self._groups.snapshot()
-        places = self._places(snapshot, fed)
+        places = self._places(snapshot, gathered)
         before = snapshot.take(places)
-        merged = self._state.merged(before, fed)
+        merged = self._state.merged(before, gathered)
         after = merged.state
         if merged.open.num_rows:
             groups = merged.open.rename_columns(list(self._plan.found_by or merged.open.column_names))
@@ -146,11 +147,10 @@ class GroupedDelta(Maintenance):
         state = pa.concat_tables([signed(before, -1), signed(after, 1)])
         return [(self._groups, Write(Mode.CHANGES, state)), (self._table, self._write(snapshot, places, before, after))]
 
-    def _places(self, snapshot: MemorySnapshot, fed: pa.Table) -> Integers:
-        """Where the groups of some rows are."""
-        if not self._state.keys:
-            return snapshot.visible_positions
-        return positions_with(snapshot, self._state.keys, key_values(self._state.touched(fed), self._state.keys))
+    def _places(self, snapshot: MemorySnapshot, gathered: pa.Table) -> Integers:
+        """Where the groups of contributions are."""
+        keys = self._state.keys
+        return positions_with(snapshot, keys, key_values(gathered, keys)) if keys else snapshot.visible_positions
 
     def _write(self, snapshot: MemorySnapshot, places: Integers, before: pa.Table, after: pa.Table) -> Write:
         """What becomes of the view when groups change; the first groups in an order are chosen among all."""

@@ -29,6 +29,7 @@ _ROWS = "n"
 _NUMBER = "group"
 _WIDEST = 76
 _WIDE_DIGITS = 38
+_ANY_INTEGER = pa.decimal128(19, 0)
 _EXTREMES = {AggregateFunction.MIN: "min", AggregateFunction.MAX: "max"}
 _SUMMED = (AggregateFunction.SUM, AggregateFunction.AVG)
 
@@ -70,27 +71,25 @@ class PartialState:
         row = {column.name: None if column.name.startswith("v") else 0 for column in self.schema.columns}
         return pa.Table.from_pylist([row], schema=self.schema.arrow)
 
-    def touched(self, rows: pa.Table) -> pa.Table:
-        """The distinct group values of feed rows."""
-        if not self.keys:
-            return rows.slice(0, 0)
-        return _firsts(rows, self.keys, _numbered(rows, self.keys)).select(list(self.keys))
+    def gathered(self, changes: pa.Table) -> pa.Table:
+        """What signed rows of the feed make of their groups: one row of contributions for each group they touch."""
+        rows = self._contributed(changes)
+        numbers = _numbered(rows, self.keys)
+        sums = self._summed(rows, numbers)
+        columns = [_firsts(rows, self.keys, numbers).column(key) for key in self.keys]
+        for name in self._contribution_names[len(self.keys) :]:
+            values = sums.column(f"{name}_{self._how(name)}")
+            columns.append(values.cast(_wide(values.type)) if name[0] == "s" else values)
+        return pa.Table.from_arrays(columns, names=self._contribution_names)
 
-    def merged(self, state: pa.Table, changes: pa.Table) -> Merged:
-        """The groups of `state` after signed rows of the feed, whose groups are all of `state` and new ones.
+    def merged(self, state: pa.Table, gathered: pa.Table) -> Merged:
+        """The groups of `state` after contributions, whose groups are all of `state` and new ones.
 
         Raises `QueryError` when a sum has more digits than a decimal.
         """
-        contributions = pa.concat_tables([self._kept(state), self._contributed(changes)])
+        contributions = pa.concat_tables([self._kept(state), gathered])
         numbers = _numbered(contributions, self.keys)
-        wanted = [(name, "sum") for name in contributions.column_names if name[0] in "ns"]
-        wanted += [(f"{part}{number}", kind) for number, kind in self._extremes.items() for part in "vcw"]
-        groups = (
-            contributions.append_column(_NUMBER, pa.array(numbers))
-            .group_by(_NUMBER, use_threads=False)
-            .aggregate(wanted)
-            .sort_by(_NUMBER)
-        )
+        groups = self._summed(contributions, numbers)
         merged = self._narrowed(_firsts(contributions, self.keys, numbers), groups)
         lost = pa.chunked_array([pa.array(np.zeros(groups.num_rows, dtype=np.bool_))])
         for number, kind in self._extremes.items():
@@ -103,7 +102,7 @@ class PartialState:
 
     def with_extremes(self, state: pa.Table, rows: pa.Table) -> pa.Table:
         """The state with the smallest and largest values of some groups taken from all rows that those have."""
-        recomputed = self.merged(self.empty(), rows).state
+        recomputed = self.merged(self.empty(), self.gathered(rows)).state
         places = {key: place for place, key in enumerate(self._key_values(state))}
         found = np.array([places[key] for key in self._key_values(recomputed)], dtype=np.int64)
         for number, partial in enumerate(self.partials):
@@ -170,10 +169,24 @@ class PartialState:
                 continue
             columns[f"n{number}"] = pc.if_else(pc.is_null(values), pa.scalar(0, pa.int64()), signs)
             if partial.function in _SUMMED:
-                wide = _as_wide_decimal(values)
-                wide = pc.fill_null(wide, pa.scalar(decimal.Decimal(0), wide.type))
-                columns[f"s{number}"] = pc.if_else(gone, pc.negate(wide), wide)
+                exact = _as_decimal(values)
+                exact = pc.fill_null(exact, pa.scalar(decimal.Decimal(0), exact.type))
+                columns[f"s{number}"] = pc.if_else(gone, pc.negate(exact), exact)
         return pa.table(columns).select(self._contribution_names)
+
+    def _summed(self, contributions: pa.Table, numbers: Integers) -> pa.Table:
+        """Contributions of each group taken together, in the order of the groups' numbers."""
+        wanted = [(name, self._how(name)) for name in self._contribution_names[len(self.keys) :]]
+        return (
+            contributions.append_column(_NUMBER, pa.array(numbers))
+            .group_by(_NUMBER, use_threads=False)
+            .aggregate(wanted)
+            .sort_by(_NUMBER)
+        )
+
+    def _how(self, name: str) -> str:
+        """How contributions of this name are taken together."""
+        return "sum" if name[0] in "ns" else self._extremes[int(name[1:])]
 
     @property
     def _contribution_names(self) -> list[str]:
@@ -258,10 +271,13 @@ def _wide(type_: pa.DataType) -> pa.DataType:
     return pa.decimal256(_WIDEST, _scale(type_))
 
 
-def _as_wide_decimal(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _as_decimal(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals of a type in which all the values together can't overflow."""
     if not pa.types.is_decimal(values.type):
-        values = values.cast(pa.int64()).cast(pa.decimal128(_WIDE_DIGITS, 0))
-    return values.cast(_wide(values.type))
+        values = values.cast(pa.int64()).cast(_ANY_INTEGER)
+    if values.type.precision + len(str(len(values))) > _WIDE_DIGITS:
+        return values.cast(_wide(values.type))
+    return values
 
 
 def _fitting(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
