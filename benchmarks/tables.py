@@ -83,7 +83,7 @@ class _Round:
         self.handle = self._new_table("filled")
         self.handle.bulk_insert(self.rows)
         self.connection.execute("CREATE INDEX by_account ON filled (account_id)")
-        self.table = self.connection.table("filled")._table  # noqa: SLF001 - measured beside what is in front of it
+        self.table: Any = self.connection.table("filled")._table  # noqa: SLF001 - measured beside what is in front of it
         self.sqlite = _sqlite(self.rows)
         self.duckdb = duckdb.connect()
         self.duckdb.register("given", self.rows)
@@ -352,7 +352,7 @@ class _Round:
             SINGLE_ROWS,
             velostream=lambda: sum(handle.insert(_renamed(row)).rowcount for row in sample),
             table=lambda: sum(table.write_records(Mode.APPEND, [_renamed(row)]) for row in sample),
-            dict=lambda: len([dicts.__setitem__(f"new {next(_NUMBERS)}", dict(row)) for row in sample]),
+            dict=lambda: len([dicts.setdefault(f"new {next(_NUMBERS)}", dict(row)) for row in sample]),
             sqlite=lambda: sum(_insert(cursor, _renamed(row)) for row in sample),
         )
         yield self._case(
