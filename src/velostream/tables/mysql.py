@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
-import orjson
 import pyarrow as pa
 
 from velostream.errors import OptionError, StoreError
 from velostream.model.options import Option, Options, OptionType
-from velostream.tables.memory.keys import as_array
 from velostream.tables.mysql_driver import connect, failure_of, is_lost, ssl_arguments
-from velostream.tables.mysql_types import MysqlCodec, foreign_codec, own_codec
+from velostream.tables.mysql_json import NULL, codec_of, documents, json_table, short, short_values, values_of
+from velostream.tables.mysql_types import foreign_codec, own_codec
 from velostream.tables.relational.codec import Codec
 from velostream.tables.relational.dialect import (
     IDENTITY,
@@ -28,14 +27,11 @@ from velostream.tables.relational.nulls import NullPattern, by_nulls
 from velostream.tables.relational.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.relational.server_table import ServerTable
 
-_NULL = "NULL"
 _FEW_VALUES = 100
 """So many are compared with every row, if there is no index; more are looked up by every row."""
 _INDEXED_LENGTH = 100
 """How much of a text or of bytes an index holds."""
 _KEY_PREFIX = "_velostream_key_"
-_BYTES_AT_ONCE = 4_000_000
-"""Below the 16 MB that servers take at once by default, after every byte of text was doubled."""
 
 
 class MysqlTable(ServerTable):
@@ -215,7 +211,7 @@ class MysqlDialect(Dialect):
     def create_statements(self, layout: Layout) -> list[str]:
         definitions = [self.column_definition(column) for column in layout.columns]
         generated = [
-            (position, column) for position, column in enumerate(layout.key) if column.nullable or _codec(column).long
+            (position, column) for position, column in enumerate(layout.key) if column.nullable or codec_of(column).long
         ]
         for position, column in generated:
             expression = _never_null(column, self.quote(column.stored_name))
@@ -235,7 +231,7 @@ class MysqlDialect(Dialect):
 
     def create_index_statement(self, layout: Layout, name: str, columns: Sequence[StoredColumn]) -> str:
         terms = ", ".join(
-            self.quote(column.stored_name) + (f"({_INDEXED_LENGTH})" if _codec(column).long else "")
+            self.quote(column.stored_name) + (f"({_INDEXED_LENGTH})" if codec_of(column).long else "")
             for column in columns
         )
         return f"CREATE INDEX {self.quote(name)} ON {layout.quoted} ({terms})"
@@ -246,17 +242,17 @@ class MysqlDialect(Dialect):
     def key_condition(self, layout: Layout, columns: Sequence[str], values: Sequence[str]) -> str:
         parts = []
         for position, (column, name, value) in enumerate(zip(layout.key, columns, values, strict=True)):
-            if layout.made and (column.nullable or _codec(column).long):
+            if layout.made and (column.nullable or codec_of(column).long):
                 prefix = name.removesuffix(self.quote(column.stored_name))
                 parts.append(f"{prefix}{self._key_name(position)} = {_never_null(column, value)}")
-            elif layout.made or not _codec(column).long:
-                parts.append(f"{name} IS NULL" if value == _NULL else f"{name} = {value}")
+            elif layout.made or not codec_of(column).long:
+                parts.append(f"{name} IS NULL" if value == NULL else f"{name} = {value}")
             else:
                 parts.append(self._foreign_text_condition(column, name, value))
         return " AND ".join(parts)
 
     def equality_condition(self, layout: Layout, column: StoredColumn, left: str, values: Sequence[str]) -> str:
-        if layout.made and column in layout.key and (column.nullable or _codec(column).long):
+        if layout.made and column in layout.key and (column.nullable or codec_of(column).long):
             left = self._key_name(layout.key.index(column))
             values = [_never_null(column, value) for value in values]
         return super().equality_condition(layout, column, left, values)
@@ -284,23 +280,23 @@ class MysqlDialect(Dialect):
         keys = len(layout.key)
         names = [f"t.{self.quote(column.stored_name)}" for column in columns]
         for pattern in by_nulls(layout.key, rows):
-            values = _values_of(columns, pattern)
+            values = values_of(columns, pattern)
             condition = self.key_condition(layout, names[:keys], values[:keys])
             assigned = zip(names[keys:], values[keys:], strict=True)
             statement = (
-                f"UPDATE {_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t ON {condition} "
+                f"UPDATE {json_table(columns)} STRAIGHT_JOIN {layout.quoted} t ON {condition} "
                 f"SET {', '.join(f'{name} = {value}' for name, value in assigned)}"
             )
-            for text in _documents(columns, pattern):
+            for text in documents(columns, pattern):
                 self.run(connection, statement, [text])
 
     def delete_keys(self, connection: DriverConnection, layout: Layout, keys: pa.Table) -> int:
         names = [f"t.{self.quote(column.stored_name)}" for column in layout.key]
         count = 0
         for pattern in by_nulls(layout.key, keys):
-            condition = self.key_condition(layout, names, _values_of(layout.key, pattern))
-            statement = f"DELETE t FROM {_json_table(layout.key)} STRAIGHT_JOIN {layout.quoted} t ON {condition}"
-            count += sum(self.run(connection, statement, [text]) for text in _documents(layout.key, pattern))
+            condition = self.key_condition(layout, names, values_of(layout.key, pattern))
+            statement = f"DELETE t FROM {json_table(layout.key)} STRAIGHT_JOIN {layout.quoted} t ON {condition}"
+            count += sum(self.run(connection, statement, [text]) for text in documents(layout.key, pattern))
         return count
 
     def delete_identities(self, connection: DriverConnection, layout: Layout, identities: Sequence[Any]) -> None:
@@ -320,14 +316,14 @@ class MysqlDialect(Dialect):
         columns = condition.columns
         for pattern in by_nulls(columns, values):
             if tuple(columns) == layout.key or len(pattern.numbers) <= _FEW_VALUES:
-                matches = condition.text(_values_of(columns, pattern))
-                source = f"{_json_table(columns)} STRAIGHT_JOIN {layout.quoted} t"
+                matches = condition.text(values_of(columns, pattern))
+                source = f"{json_table(columns)} STRAIGHT_JOIN {layout.quoted} t"
             else:
                 matches = self._column_condition(columns, pattern)
-                short = f"(SELECT DISTINCT {_short_values(columns)} FROM {_json_table(columns)}) k"
-                source = f"{layout.quoted} t STRAIGHT_JOIN {short}"
+                derived = f"(SELECT DISTINCT {short_values(columns)} FROM {json_table(columns)}) k"
+                source = f"{layout.quoted} t STRAIGHT_JOIN {derived}"
             statement = f"SELECT k.p, {', '.join(select)} FROM {source} ON {matches}"
-            for text in _documents(columns, pattern):
+            for text in documents(columns, pattern):
                 yield from self.rows(connection, statement, [text])
 
     def run(self, connection: DriverConnection, statement: str, parameters: Sequence[Any] = ()) -> int:
@@ -352,7 +348,7 @@ class MysqlDialect(Dialect):
         return self.quote(f"{_KEY_PREFIX}{position}")
 
     def _column_condition(self, columns: Sequence[StoredColumn], pattern: NullPattern) -> str:
-        """That a row has the values of `_short_values`."""
+        """That a row has the values of `short_values`."""
         parts = []
         for at, column in enumerate(columns):
             name = f"t.{self.quote(column.stored_name)}"
@@ -360,12 +356,12 @@ class MysqlDialect(Dialect):
                 parts.append(f"{name} IS NULL")
                 continue
             exact = (column.codec.equality or "{}").format(name)
-            parts.append(f"{_short(column, exact)} = k.c{at}")
+            parts.append(f"{short(column, exact)} = k.c{at}")
         return " AND ".join(parts)
 
     def _foreign_text_condition(self, column: StoredColumn, name: str, value: str) -> str:
         """By the user's index, whose collation may call more texts equal, and then exactly."""
-        if value == _NULL:
+        if value == NULL:
             return f"{name} IS NULL"
         template = column.codec.equality or "{}"
         exact = f"{template.format(name)} = {template.format(value)}"
@@ -376,52 +372,7 @@ class MysqlDialect(Dialect):
         return f"{name} = CONVERT({value} USING {charset}) COLLATE {collation} AND {exact}"
 
 
-def _codec(column: StoredColumn) -> MysqlCodec:
-    return cast("MysqlCodec", column.codec)
-
-
 def _never_null(column: StoredColumn, expression: str) -> str:
     """A value of a key as short bytes, of which the empty ones stand for NULL."""
-    short = f"UNHEX(SHA2({expression}, 256))" if _codec(column).long else f"CAST({expression} AS CHAR)"
-    return f"IFNULL({short}, '')"
-
-
-def _short(column: StoredColumn, expression: str) -> str:
-    return f"SHA2({expression}, 256)" if _codec(column).long else expression
-
-
-def _short_values(columns: Sequence[StoredColumn]) -> str:
-    """The columns of `_json_table`, texts and bytes by their hashes.
-
-    Selected by DISTINCT they become a table with an index, by which every row of another finds its match. An index over
-    long columns would find nothing: MariaDB 10.11 makes one of no length.
-    """
-    values = (
-        f"{_short(column, (column.codec.equality or '{}').format(_codec(column).json_value.format(f'c{at}')))} AS c{at}"
-        for at, column in enumerate(columns)
-    )
-    return ", ".join(["p", *values])
-
-
-def _json_table(columns: Sequence[StoredColumn]) -> str:
-    parts = ", ".join(f"c{at} {_codec(column).json_type} PATH '$[{at + 1}]'" for at, column in enumerate(columns))
-    return f"JSON_TABLE(%s, '$[*]' COLUMNS (p BIGINT PATH '$[0]', {parts})) k"
-
-
-def _values_of(columns: Sequence[StoredColumn], pattern: NullPattern) -> list[str]:
-    """SQL for the columns of `_json_table`."""
-    return [
-        _NULL if at in pattern.nulls else _codec(column).json_value.format(f"k.c{at}")
-        for at, column in enumerate(columns)
-    ]
-
-
-def _documents(columns: Sequence[StoredColumn], pattern: NullPattern) -> Iterator[str]:
-    """Rows as JSON arrays, their numbers first, in documents that a server takes at once."""
-    rows = pattern.rows
-    count = max(1, rows.num_rows * _BYTES_AT_ONCE // max(rows.nbytes, 1))
-    for start in range(0, rows.num_rows, count):
-        chunk = rows.slice(start, count)
-        numbers = pattern.numbers.slice(start, count).to_pylist()
-        values = (_codec(column).json(as_array(chunk.column(column.name))) for column in columns)
-        yield orjson.dumps(list(zip(numbers, *values, strict=True))).decode()
+    shortened = f"UNHEX(SHA2({expression}, 256))" if codec_of(column).long else f"CAST({expression} AS CHAR)"
+    return f"IFNULL({shortened}, '')"
