@@ -83,6 +83,8 @@ class MirrorRunner(Runner):
 
     def catch_up(self) -> None:
         """See what our own commits have changed. While the store is away the mirror stays as it is."""
+        if self._store.is_away:
+            return
         try:
             self._look(everyone=False)
         except VelostreamError as error:
