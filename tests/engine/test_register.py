@@ -23,10 +23,10 @@ def connection(spark_kept):
 @pytest.mark.parametrize(
     "form",
     [
-        lambda session: USERS,
-        lambda session: pa.Table.from_pylist(USERS),
-        lambda session: pa.RecordBatch.from_pylist(USERS),
-        lambda session: pd.DataFrame({"id": [1, 2], "limit": [Decimal("10.50"), None]}),
+        lambda _: USERS,
+        lambda _: pa.Table.from_pylist(USERS),
+        lambda _: pa.RecordBatch.from_pylist(USERS),
+        lambda _: pd.DataFrame({"id": [1, 2], "limit": [Decimal("10.50"), None]}),
         lambda session: session.createDataFrame(pa.Table.from_pylist(USERS)),
     ],
     ids=["dicts", "arrow", "batch", "pandas", "spark"],

@@ -214,9 +214,7 @@ def _write_updated(change: Change, snapshot: Snapshot, old: pa.Table, new: pa.Ta
         return
     if key:
         check_new_keys(table, snapshot, old.select(list(key)), new.select(list(key)))
-    table.commit(
-        Write(Mode.CHANGES, pa.concat_tables([signed(old, -1), signed(new, 1)], promote_options="permissive"))
-    )
+    table.commit(Write(Mode.CHANGES, pa.concat_tables([signed(old, -1), signed(new, 1)], promote_options="permissive")))
 
 
 def _write_deleted(change: Change, _snapshot: Snapshot, old: pa.Table, _new: pa.Table) -> None:
