@@ -226,7 +226,7 @@ def test_wrong_options_and_values_point_at_themselves(connection):
     with pytest.raises(OptionError) as caught:
         connection.execute("CREATE TABLE t (id INT) WITH ('histroy' = '3')")
     assert (caught.value.line, caught.value.column) == (1, 31)
-    assert caught.value.hint == 'did you mean "history"?'
+    assert caught.value.hint.startswith('did you mean "history"')
     for statement, column in [
         ("CREATE TABLE t (id INT) WITH ('history' = 'much')", 31),
         ("CREATE TABLE t AS SELECT 1 AS x WITH ('table.wait.timeout' = 'soon')", 39),

@@ -8,23 +8,25 @@ from velostream.testing.scenarios import Outcome, Scenario, play_killed, play_on
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.view"))
 NAMES = [script.stem for script in SCRIPTS]
+DEADLINE_SECONDS = 120.0
+"""How long rows may take to show. Generous: a busy machine must not fail a script that is only slow."""
 
 
 @pytest.fixture(scope="module", params=[Scenario.REPLAYED, Scenario.CRASHED], ids=str)
 def killed(request) -> dict[str, Outcome]:
     """All scripts played in processes that are killed; the outcome of each."""
-    return {outcome.script: outcome for outcome in play_killed(SCRIPTS, request.param)}
+    return {outcome.script: outcome for outcome in play_killed(SCRIPTS, request.param, deadline=DEADLINE_SECONDS)}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
 def test_as_written(script):
-    outcome = play_one(script, Scenario.PLAIN)
+    outcome = play_one(script, Scenario.PLAIN, deadline=DEADLINE_SECONDS)
     assert outcome.failure is None, outcome.failure
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
 def test_restarted_between_any_two_steps(script):
-    outcome = play_one(script, Scenario.RESTARTED)
+    outcome = play_one(script, Scenario.RESTARTED, deadline=DEADLINE_SECONDS)
     assert outcome.failure is None, outcome.failure
 
 
