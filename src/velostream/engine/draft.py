@@ -42,6 +42,8 @@ class DraftTable(Table):
         self.name = table.name
         self.schema = base.schema
         self.base = base
+        # Before the first row is read: a snapshot of a store may look it up only now, and must not miss a commit.
+        self._version = base.version
         self._eager = eager
         self._pending: list[Write] = []
         """Writes that nobody has looked at yet."""
@@ -54,7 +56,7 @@ class DraftTable(Table):
     @property
     def version(self) -> int:
         """Of the table, when the transaction first touched it."""
-        return self.base.version
+        return self._version
 
     @property
     def changed(self) -> bool:

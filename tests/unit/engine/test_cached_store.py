@@ -31,6 +31,31 @@ def test_a_store_is_read_through_the_cache(tmp_path):
         assert 0 < stats["cache_hit_rate"] < 1
 
 
+def test_a_change_of_a_row_starts_from_what_the_store_has(tmp_path):
+    with velostream.connect() as con:
+        con.execute(
+            "CREATE TABLE stock (id BIGINT PRIMARY KEY, n BIGINT, note STRING) "
+            f"WITH ('extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/s.db', 'cache.max_size' = '10')"
+        )
+        con.execute("INSERT INTO stock VALUES (1, 100, 'ours')")
+        stock = con.table("stock")
+
+        def other_program(statement: str) -> None:
+            with sqlite3.connect(tmp_path / "s.db") as other:
+                other.execute(statement)
+            other.close()
+
+        assert stock.get(1)["n"] == 100
+        other_program("UPDATE stock SET n = 50, note = 'theirs'")
+        stock.bulk_update([{"id": 1, "n": 47}])
+        assert stock.get(1).as_dict() == {"id": 1, "n": 47, "note": "theirs"}
+        other_program("UPDATE stock SET n = 30")
+        with con.begin() as transaction:
+            in_transaction = transaction.table("stock")
+            in_transaction.bulk_update([{"id": 1, "n": in_transaction.get(1)["n"] - 1}])
+        assert stock.get(1)["n"] == 29
+
+
 def test_options_of_the_cache_are_checked(tmp_path):
     with velostream.connect() as con, pytest.raises(OptionError):
         con.execute(

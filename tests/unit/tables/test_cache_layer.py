@@ -235,3 +235,39 @@ def test_the_layer_is_there_when_an_option_asks_for_it():
             open_table(MemoryTable, TableSpec("t", "t", KEYED, options=options))
     with pytest.raises(OptionError):
         open_table(MemoryTable, TableSpec("t", "t", BAG, options={"cache.ttl": "5s"}))
+
+
+def test_a_version_is_never_newer_than_the_rows_that_were_read():
+    table, _, _ = layered(versions=False)
+    table.commit(write(Mode.APPEND, (1, "a"), (2, "b")))
+    for read in (lambda one: one.get(1), lambda one: one.lookup(pa.array([1])), lambda one: one.scan()):
+        table.commit(write(Mode.UPSERT, (1, "read")))
+        before = table.version
+        asked_first, asked_late = table.snapshot(), table.snapshot()
+        assert asked_first.version == before
+        read(asked_first)
+        read(asked_late)
+        table.commit(write(Mode.UPSERT, (1, "changed")))
+        assert asked_first.version == asked_late.version == before < table.version
+
+
+@pytest.mark.parametrize("versions", [True, False])
+def test_who_reads_to_write_does_not_read_the_cache(versions):
+    table, behind, _ = layered(versions=versions)
+    table.commit(write(Mode.APPEND, (1, "a")))
+    assert table.snapshot().get(1)["name"] == "a"
+    behind.commit(write(Mode.UPSERT, (1, "theirs")))
+    with table.exclusive():
+        with table.exclusive():
+            assert table.get(1)["name"] == "theirs"
+        assert table.snapshot().lookup(pa.array([1]), ["name"]).column("name").to_pylist() == ["theirs"]
+        in_threads([lambda: _expect(table, "a")])
+    _expect(table, "a")
+    to_check = table.snapshot()
+    assert to_check.version == behind.version
+    assert to_check.get(1)["name"] == "theirs"
+    assert to_check.contains(1)
+
+
+def _expect(table: CachedTable, name: str) -> None:
+    assert table.snapshot().get(1)["name"] == name

@@ -6,6 +6,9 @@ kept, keys that have no row included. Scans, conditions and lookups by other col
 
 What we write ourselves leaves the cache before it is committed, so nobody reads a row of ours that is no more. What
 others write to the store is seen after `cache.ttl` at the latest (a minute unless the option says otherwise).
+
+Whoever reads in order to write must not work with rows of that age: within `exclusive()`, and from a snapshot whose
+`version` was asked for, every read goes to the store.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -82,6 +85,7 @@ class CachedTable(Table):
         self.behind = behind
         self.rows = _KnownRows(limits, clock)
         self.normalise_key = key_normaliser([self.schema.column(name).type for name in self.schema.key])
+        self._of_thread = _ExclusiveStretches()
 
     @classmethod
     def open(cls, spec: TableSpec) -> CachedTable:
@@ -109,8 +113,8 @@ class CachedTable(Table):
         return self.behind.stamp()
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """The newest version goes through the cache, an older one to the store."""
-        if version is not None:
+        """The newest version goes through the cache, an older one and any within `exclusive()` to the store."""
+        if version is not None or self._of_thread.depth:
             return self.behind.snapshot(version)
         return _CachedSnapshot(self)
 
@@ -131,8 +135,14 @@ class CachedTable(Table):
         figures = {"rows": len(self.rows), **self.rows.hits.figures()}
         return {**self.behind.stats(), **{f"cache_{name}": value for name, value in figures.items()}}
 
-    def exclusive(self) -> AbstractContextManager[None]:
-        return self.behind.exclusive()
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self.behind.exclusive():
+            self._of_thread.depth += 1
+            try:
+                yield
+            finally:
+                self._of_thread.depth -= 1
 
     def drop(self) -> None:
         self.behind.drop()
@@ -147,6 +157,12 @@ class CachedTable(Table):
         rows = write.rows.drop_columns([CHANGE]) if CHANGE in write.rows.column_names else write.rows
         keys = conform(rows, table=self.name, schema=self.schema, columns=self.schema.key, check_nulls=False)
         return key_values(keys, self.schema.key)
+
+
+class _ExclusiveStretches(threading.local):
+    """How many of `CachedTable.exclusive()` a thread is in."""
+
+    depth = 0
 
 
 @dataclass(frozen=True)
@@ -217,6 +233,10 @@ class _CachedSnapshot(Snapshot):
 
     Of a kind with versions it is one version. Of another one every call answers from the newest rows, and what the
     cache knows is answered without a word to the store.
+
+    `version` is for telling whether anything was committed since the rows were read, so it is never newer than one of
+    them, and once it was asked for the cache isn't used any more. Ask before the first read: what the cache gave before
+    that counts as read when it got there, however little has changed since.
     """
 
     def __init__(self, table: CachedTable) -> None:
@@ -225,10 +245,18 @@ class _CachedSnapshot(Snapshot):
         self._rows = table.rows
         self._generation = table.rows.generation
         self._pinned = table.behind.snapshot() if table.capabilities.versions else None
+        self._from_store = False
+        """Whether the cache is passed by."""
+        self._oldest_read: int | None = None
+        """The lowest version of what was answered."""
 
     @cached_property
     def version(self) -> int:  # type: ignore[override]
-        return self._behind.version
+        self._from_store = True
+        if self._pinned is not None:
+            return self._pinned.version
+        newest = self._table.behind.version
+        return newest if self._oldest_read is None else min(newest, self._oldest_read)
 
     def get(self, key: KeyValue) -> Row | None:
         return self._of_key(key).decoded
@@ -267,11 +295,23 @@ class _CachedSnapshot(Snapshot):
 
     @property
     def _behind(self) -> Snapshot:
-        """The store, as it is at the pinned version or now."""
-        return self._table.behind.snapshot() if self._pinned is None else self._pinned
+        """The store, as it is at the pinned version or now; what it answers with has at least its version."""
+        behind = self._table.behind.snapshot() if self._pinned is None else self._pinned
+        self._note(behind.version)
+        return behind
 
     def _known(self, key: Hashable) -> _Known | None:
-        return self._rows.find(key, None if self._pinned is None else self._pinned.version)
+        if self._from_store:
+            return None
+        known = self._rows.find(key, None if self._pinned is None else self._pinned.version)
+        if known is not None:
+            self._note(known.version)
+        return known
+
+    def _note(self, version: int) -> None:
+        """A version that rows were read at."""
+        if self._oldest_read is None or version < self._oldest_read:
+            self._oldest_read = version
 
     def _of_key(self, key: KeyValue) -> _Known:
         normalise = self._table.normalise_key
