@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from velostream.engine.draft import DraftTable
@@ -87,10 +87,15 @@ class Transaction:
         try:
             changed = [draft for draft in self._drafts.values() if draft.changed]
             ours = [draft for draft in changed if isinstance(draft.table, MemoryTable)]
-            if len(ours) < len(changed):
-                self._pending.finish_all()
-            # A store that is slow to answer must not hold up commits that have nothing to do with it.
-            with self._context.sequence.exclusive() if ours else nullcontext():
+            with ExitStack() as held:
+                if len(ours) < len(changed):
+                    if len(changed) > 1 or epoch is not None:
+                        held.enter_context(self._pending.exclusive())
+                    else:
+                        self._pending.finish_all()
+                # A store that is slow to answer must not hold up commits that have nothing to do with it.
+                if ours:
+                    held.enter_context(self._context.sequence.exclusive())
                 self._commit(epoch)
         finally:
             self._end()
