@@ -60,6 +60,16 @@ class TableSpec:
     """Where the table may keep files of its own, and finds them again; None: nothing need outlive the process."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a table came to be in its store."""
+
+    id: str
+    """The `TableSpec.id` of the one that made or adopted it first; only that one's `drop` removes anything."""
+    made: bool
+    """It was made, and has no rows but those written through us; else it was there before."""
+
+
 class Row(Mapping[str, Any]):
     """One row as a mapping. Kinds give their own, decoding a field when it is asked for."""
 
@@ -146,6 +156,8 @@ class Table(ABC):
 
     name: str
     schema: Schema
+    origin: Origin | None = None
+    """What the store knew of the table when it was opened; None where nothing is kept about it."""
 
     @classmethod
     @abstractmethod
@@ -263,7 +275,10 @@ class Table(ABC):
         raise UnsupportedError.capability(self.kind, "update")
 
     def drop(self) -> None:
-        """Remove from the store what `open` made there, rows included; an adopted table of the user's stays."""
+        """Remove from the store what `open` made there, rows included.
+
+        What was adopted stays, be it a user's table or one that was made under another `TableSpec.id`.
+        """
 
     def close(self) -> None:
         """Give back what is held."""

@@ -141,6 +141,10 @@ class JdbcDialect(Dialect):
     def address(self) -> str:
         return self._url.render_as_string(hide_password=True)
 
+    @property
+    def connection_arguments(self) -> object:
+        return self._url.password
+
     def connect(self) -> DriverConnection:
         connection = self._engine.raw_connection()
         connection.detach()

@@ -94,12 +94,17 @@ class MysqlDialect(Dialect):
 
         self.errors = (pymysql.Error,)
         self._address = address
+        self._arguments = (address.password, sorted(ssl.items()), timeout_seconds, lock_seconds)
         self._connect = partial(connect, address, ssl=ssl, timeout_seconds=timeout_seconds, lock_seconds=lock_seconds)
         self._collation = ""
 
     @property
     def address(self) -> str:
         return str(self._address)
+
+    @property
+    def connection_arguments(self) -> object:
+        return self._arguments
 
     def connect(self) -> DriverConnection:
         opened = self._connect()

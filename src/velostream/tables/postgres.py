@@ -79,6 +79,7 @@ class PostgresDialect(Dialect):
 
         self.errors = (psycopg.Error,)
         self._address = address
+        self._arguments = (address.password, sorted(parameters.items()), timeout_seconds, lock_seconds)
         self._connect = partial(
             connect, address, parameters=parameters, timeout_seconds=timeout_seconds, lock_seconds=lock_seconds
         )
@@ -88,6 +89,10 @@ class PostgresDialect(Dialect):
     @property
     def address(self) -> str:
         return str(self._address)
+
+    @property
+    def connection_arguments(self) -> object:
+        return self._arguments
 
     def connect(self) -> DriverConnection:
         return self._connect()

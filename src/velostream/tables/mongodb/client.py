@@ -41,7 +41,8 @@ class Connection:
         self.client = client
         self.database = client[database]
         self.where = where
-        self.group = (KIND, where)
+        self.group = (KIND, id(client))
+        """A transaction is of one client's session, so tables of other clients have no part in it."""
 
     @classmethod
     def to(cls, url: str, *, credentials: Mapping[str, str], timeout: timedelta, pool_size: int) -> Connection:

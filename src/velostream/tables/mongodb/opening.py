@@ -9,7 +9,7 @@ from typing import Any
 
 from velostream.errors import AlreadyExistsError, NotFoundError, StateError, TableError
 from velostream.model.options import Options
-from velostream.tables.base import TableSpec
+from velostream.tables.base import Origin, TableSpec
 from velostream.tables.document_stores import check_columns, is_read_only, mismatch
 from velostream.tables.mongodb.client import KIND, Connection
 from velostream.tables.mongodb.layout import HASH, Document, Layout
@@ -27,6 +27,7 @@ class Opening:
     collection: str
     layout: Layout
     incarnation: str
+    origin: Origin | None
 
     @classmethod
     def of(cls, spec: TableSpec, options: Options, connection: Connection) -> Opening:
@@ -43,7 +44,8 @@ class Opening:
             state = metadata.state(name)
             if state is not None and state.made:
                 check_columns(KIND, spec, state.schema)
-            return cls(name, _checked_layout(spec, database[name], own=state is not None and state.made), "")
+            layout = _checked_layout(spec, database[name], own=state is not None and state.made)
+            return cls(name, layout, "", None if state is None else Origin(state.id, state.made))
         metadata.create()
         state = metadata.state(name)
         if there and (state is None or state.id != spec.id):
@@ -85,7 +87,7 @@ class Opening:
         entry = metadata.state(name)
         if entry is None:
             raise StateError(f'collection "{name}" was dropped while it was opened', hint="open it again")
-        return cls(name, layout, entry.incarnation)
+        return cls(name, layout, entry.incarnation, Origin(entry.id, entry.made))
 
 
 def _create(database: Any, name: str) -> None:

@@ -70,6 +70,8 @@ class MongodbTable(Table):
         self._patience = retry_timeout(options)
         self._layout = opened.layout
         self._incarnation = opened.incarnation
+        self._id = spec.id
+        self.origin = opened.origin
         self._metadata = Metadata(connection.database)
         self._differ = Differ(spec.name, spec.schema)
         self._lock = threading.RLock()
@@ -194,7 +196,7 @@ class MongodbTable(Table):
             return
         with self._lock, self._connection.told():
             state = self._metadata.state(self.collection)
-            if state is None or state.incarnation != self._incarnation:
+            if state is None or state.incarnation != self._incarnation or state.id != self._id:
                 return
             if state.made:
                 self._connection.database.drop_collection(self.collection)

@@ -19,7 +19,6 @@ _LONGEST_SCRIPT_SECONDS = 120
 _KEYS_PER_LOOK = 5000
 _STAMP_FIELDS = ("run_id", "rdb_last_save_time", "rdb_changes_since_last_save", "expired_keys", "evicted_keys")
 """What moves with every change of any key; the counter of changes starts again with every save."""
-_WORDS_OF_AUTHENTICATION = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR invalid password", "invalid username")
 
 
 class Connection:

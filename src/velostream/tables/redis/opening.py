@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from velostream.errors import AlreadyExistsError, NotFoundError, TableError
 from velostream.model.options import Options
-from velostream.tables.base import TableSpec
-from velostream.tables.document_stores import check_columns, is_read_only, mismatch
+from velostream.tables.base import Origin, TableSpec
+from velostream.tables.document_stores import check_columns, dropped, is_read_only, mismatch
 from velostream.tables.redis.client import KIND, Connection
 from velostream.tables.redis.columns import Packed
 from velostream.tables.redis.layout import Layout
@@ -28,6 +28,7 @@ class Opening:
 
     layout: Layout
     incarnation: str
+    origin: Origin | None
 
     @classmethod
     def of(cls, spec: TableSpec, options: Options, connection: Connection) -> Opening:
@@ -41,7 +42,8 @@ class Opening:
         if is_read_only(options):
             if state is None and not theirs:
                 raise NotFoundError.of("table", name)
-            return cls(_fitting(layout, spec, connection, state, theirs), "")
+            origin = None if state is None else Origin(state.id, state.made)
+            return cls(_fitting(layout, spec, connection, state, theirs), "", origin)
         if (state is not None and state.id != spec.id) or (state is None and theirs):
             match options.text("if.exists"):
                 case "fail":
@@ -61,7 +63,10 @@ class Opening:
             connection.ask(lambda client: client.hset(layout.meta, "ttl", milliseconds))
         for column in columns:
             create_index(connection, layout, column)
-        return cls(layout, incarnation)
+        entered = TableState.of(connection, layout)
+        if entered is None:
+            raise dropped(spec.name)
+        return cls(layout, incarnation, Origin(entered.id, entered.made))
 
     @staticmethod
     def _incarnation(spec: TableSpec, layout: Layout, connection: Connection) -> str:

@@ -69,6 +69,8 @@ class RedisTable(Table):
         self.schema = spec.schema
         self._connection = connection
         self._layout = opened.layout
+        self._id = spec.id
+        self.origin = opened.origin
         self._read_only = is_read_only(options)
         history = options.integer("history") or 0
         self._writer = Writer(connection, opened.layout, opened.incarnation, history)
@@ -188,7 +190,7 @@ class RedisTable(Table):
             return
         with self._lock:
             state = TableState.of(self._connection, self._layout)
-            if state is not None and state.incarnation == self._writer.incarnation:
+            if state is not None and state.incarnation == self._writer.incarnation and state.id == self._id:
                 remove(self._connection, self._layout, state, everything=state.made)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from velostream.errors import NotFoundError, TableError, UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
-from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec, TableWrites
+from velostream.tables.base import KeyValue, Origin, Row, Table, TableCapabilities, TableSpec, TableWrites
 from velostream.tables.change_log import net_changes
 from velostream.tables.memory.keys import key_values
 from velostream.tables.memory.values import python_value
@@ -89,7 +89,9 @@ class RelationalTable(Table):
         self._reader = Reader(database.dialect, opened.layout)
         self._reader.conditions.indexes = opened.indexes
         self._metadata = Metadata(database.dialect)
+        self._id = opened.id
         self._has_entry = opened.state is not None
+        self.origin = None if opened.state is None else Origin(opened.state.id, opened.state.made)
         self._read_only = options.text("access") == "read-only"
         self._history = options.integer("history") or 0
         self._newest = RelationalSnapshot(database, self._reader, name=name, version=0)
@@ -206,7 +208,7 @@ class RelationalTable(Table):
 
         def remove(connection: DriverConnection) -> None:
             state = self._metadata.state(connection, self._layout.name, lock=True)
-            if state is None:
+            if state is None or state.id != self._id:
                 return
             self._metadata.remove(connection, self._layout.name)
             if state.made:

@@ -1,10 +1,12 @@
 """One store as this process uses it: transactions that are tried again, and exclusive stretches.
 
-Tables with one address share one `Database`; that is what lets them commit together.
+Tables with one address, one password and one set of settings share one `Database`; that is what lets them commit
+together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 import threading
 import time
@@ -57,7 +59,7 @@ class _Shared:
 class Database:
     """Connections to one store. All methods may be called from any thread."""
 
-    _shared: ClassVar[dict[tuple[str, str], _Shared]] = {}
+    _shared: ClassVar[dict[tuple[str, str, str], _Shared]] = {}
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, dialect: Dialect, settings: PoolSettings) -> None:
@@ -71,9 +73,13 @@ class Database:
 
     @classmethod
     def shared(cls, dialect: Dialect, settings: PoolSettings) -> Database:
-        """The database of the dialect's address; to be given back by `release`."""
+        """The database of tables that connect alike; to be given back by `release`.
+
+        A table with another password must prove it, and one with other settings gets them. Only a store of one writer
+        is always one database: a thread that holds two of its tables would wait for itself.
+        """
+        name = _sharing_name(dialect, settings)
         with cls._shared_lock:
-            name = (dialect.kind, dialect.address)
             shared = cls._shared.get(name) or cls._shared.setdefault(name, _Shared(cls(dialect, settings)))
             shared.users += 1
             return shared.database
@@ -81,7 +87,7 @@ class Database:
     def release(self) -> None:
         """Close all connections once nobody uses the database any more."""
         with self._shared_lock:
-            name = (self.dialect.kind, self.dialect.address)
+            name = _sharing_name(self.dialect, self._settings)
             shared = self._shared[name]
             shared.users -= 1
             if shared.users:
@@ -295,3 +301,9 @@ class Database:
             return
         with self._writing:
             yield
+
+
+def _sharing_name(dialect: Dialect, settings: PoolSettings) -> tuple[str, str, str]:
+    """Equal for tables that connect alike. The password is in it by its digest only."""
+    alike = (dialect.connection_arguments, None if dialect.one_writer else settings)
+    return (dialect.kind, dialect.address, hashlib.sha256(repr(alike).encode()).hexdigest())

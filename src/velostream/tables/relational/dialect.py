@@ -94,7 +94,12 @@ class Dialect(ABC):
     @property
     @abstractmethod
     def address(self) -> str:
-        """Where the store is, without a password; equal for equal stores, so that their tables share connections."""
+        """Where the store is, without a password; equal for equal stores."""
+
+    @property
+    def connection_arguments(self) -> object:
+        """Everything but the address that `connect` uses, the password among it: to be compared, never to be shown."""
+        return None
 
     @abstractmethod
     def connect(self) -> DriverConnection:

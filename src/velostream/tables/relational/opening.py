@@ -19,6 +19,8 @@ from velostream.tables.relational.metadata import Metadata, TableState
 class Opened:
     """A table that is there."""
 
+    id: str
+    """Of the one who asks; the table may be another's."""
     layout: Layout
     state: TableState | None
     """Its entry in the metadata; None for a table that is read only and was never ours."""
@@ -79,13 +81,12 @@ class Opening:
         state = state or self._entered(connection, made=True)
         for statement in self._dialect.create_statements(layout):
             self._dialect.run(connection, statement)
-        return Opened(layout, state)
+        return Opened(self._spec.id, layout, state)
 
-    @staticmethod
-    def _opened(layout: Layout, state: TableState | None, declared: DeclaredTable) -> Opened:
+    def _opened(self, layout: Layout, state: TableState | None, declared: DeclaredTable) -> Opened:
         ours = {column.stored_name: column.name for column in layout.columns}
         known = (names for names in declared.indexes if all(name in ours for name in names))
-        return Opened(layout, state, frozenset(tuple(ours[name] for name in names) for names in known))
+        return Opened(self._spec.id, layout, state, frozenset(tuple(ours[name] for name in names) for names in known))
 
     def _entered(self, connection: DriverConnection, *, made: bool) -> TableState:
         """A new entry in the metadata."""

@@ -225,3 +225,21 @@ def test_rows_without_a_value_are_rows(database):
     table = database.open(schema=BAG)
     table.commit(Write(Mode.APPEND, rows_of(BAG, (), ())))
     assert table.snapshot().count() == 2
+
+
+def test_a_table_that_another_made_stays_when_its_adopter_drops_it(database):
+    made = database.open(id_="first")
+    made.commit(write(Mode.APPEND, (1, "a")))
+    adopted = database.open(id_="second")
+    assert (adopted.origin.id, adopted.origin.made) == ("first", True)
+    adopted.drop()
+    assert made.snapshot().count() == 1
+    made.drop()
+    assert "t" not in database.own.list_collection_names()
+
+
+def test_tables_of_two_clients_are_not_committed_together(database):
+    one, alike, other = database.open("a"), database.open("b"), database.open("c", pool_size="3")
+    assert one.commit_group == alike.commit_group != other.commit_group
+    with pytest.raises(UnsupportedError):
+        one.commit_together([TableWrites(one, [write(Mode.APPEND, (1, "a"))]), TableWrites(other, [])])

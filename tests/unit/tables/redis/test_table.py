@@ -360,3 +360,14 @@ def _wait(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_table_that_another_made_stays_when_its_adopter_drops_it(database):
+    made = database.open(id_="first")
+    made.commit(write(Mode.APPEND, (1, "a")))
+    adopted = database.open(id_="second")
+    assert (adopted.origin.id, adopted.origin.made) == ("first", True)
+    adopted.drop()
+    assert made.snapshot().count() == 1
+    made.drop()
+    assert not database.client.exists("t::meta")

@@ -197,3 +197,15 @@ def test_what_others_see_of_a_table_of_ours(store):
     table = store.open(schema=schema)
     table.commit(write(Mode.APPEND, (Decimal("1.50"), date(2024, 2, 29), float("nan"), ["x"], True), schema=schema))
     assert store.theirs.execute("SELECT * FROM t").fetchall() == [("1.50", "2024-02-29", "NaN", '["x"]', 1)]
+
+
+def test_a_table_that_another_made_stays_when_its_adopter_drops_it(store):
+    made = store.open(id_="first")
+    made.commit(write(Mode.APPEND, (1, "a")))
+    adopted = store.open(id_="second")
+    assert (adopted.origin.id, adopted.origin.made) == ("first", True)
+    adopted.drop()
+    assert made.version == 1
+    assert made.get(1)["id"] == 1
+    made.drop()
+    assert store.theirs.execute("SELECT name FROM sqlite_master WHERE name = 't'").fetchall() == []

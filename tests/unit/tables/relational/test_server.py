@@ -6,8 +6,13 @@ import pytest
 
 from velostream.errors import OptionError
 from velostream.model.options import Options
+from velostream.tables.base import TableSpec
+from velostream.tables.postgres import PostgresTable
+from velostream.tables.relational.base import pool_settings
+from velostream.tables.relational.database import Database
 from velostream.tables.relational.server import ServerAddress
 from velostream.tables.relational.server_table import ServerTable
+from velostream.testing.table_cases import KEYED
 
 
 def address(**options: str) -> ServerAddress:
@@ -53,3 +58,22 @@ def test_a_password_shows_nowhere():
     assert "hidden" not in repr(found)
     assert "hidden" not in str(found)
     assert found.without_password("login with hidden failed") == "login with *** failed"
+
+
+OTHERWISE = {"password": "wrong", "ssl.mode": "require", "pool.size": "3", "connect.timeout": "1s"}
+
+
+def database_of(**options: str) -> Database:
+    given = Options({"url": "postgresql://ann:right@localhost:1/shop", **options}, PostgresTable.options)
+    return Database.shared(PostgresTable.dialect_of(TableSpec("t", "t", KEYED), given), pool_settings(given))
+
+
+def test_tables_share_connections_only_if_they_connect_alike():
+    first, alike = database_of(), database_of()
+    others = [database_of(**{name: value}) for name, value in OTHERWISE.items()]
+    assert alike is first
+    assert len({id(one) for one in (first, *others)}) == 1 + len(others)
+    assert "right" not in repr(Database._shared)
+    for one in (first, alike, *others):
+        one.release()
+    assert not any("shop" in address for _, address, _ in Database._shared)
