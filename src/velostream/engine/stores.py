@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import pyarrow as pa
 
 from velostream.engine.options import table_class
 from velostream.engine.secrets import SecretFile
@@ -250,12 +253,13 @@ def write_to_stores(part: Part) -> Part:
     epoch = None if repeatable else part.epoch
     for group in _groups(writes):
         shares = [TableWrites(table, writes[table]) for table in group]
-        if len(shares) == 1 and len(shares[0].writes) == 1:
+        if not all(table.capabilities.transactions for table in group):
+            for table in group:
+                _commit_one_by_one(table, writes[table], epoch)
+        elif len(shares) == 1 and len(shares[0].writes) == 1:
             group[0].commit(shares[0].writes[0], epoch)
-        elif all(table.capabilities.transactions for table in group):
-            group[0].commit_together(shares, epoch)
         else:
-            _commit_one_by_one(shares, epoch)
+            group[0].commit_together(shares, epoch)
     return replace(part, writes=[(table, write) for table, write in part.writes if not isinstance(table, StoreTable)])
 
 
@@ -272,14 +276,30 @@ def _groups(tables: Iterable[StoreTable]) -> list[list[StoreTable]]:
     return [members for _, members in groups]
 
 
-def _commit_one_by_one(shares: Sequence[TableWrites], epoch: Epoch | None) -> None:
-    """For a kind without transactions: each write is its own step, so each has its own writer in the store."""
-    number = 0
-    for share in shares:
-        for write in share.writes:
-            own = None if epoch is None else replace(epoch, writer=f"{epoch.writer}.{number}")
-            share.table.commit(write, own)
-            number += 1
+def _commit_one_by_one(table: StoreTable, writes: Sequence[Write], epoch: Epoch | None) -> None:
+    """For a kind without transactions: each write is its own step, so each has its own writer in the store.
+
+    After a crash between two steps the part may be decided anew, with fewer writes than before. So a writer is named by
+    what its write does, not by its place among all of them: no write goes by the name of another one.
+    """
+    seen: Counter[Mode] = Counter()
+    for write in _joined(writes):
+        name = f"{write.mode}.{seen[write.mode]}"
+        seen[write.mode] += 1
+        table.commit(write, None if epoch is None else replace(epoch, writer=f"{epoch.writer}.{name}"))
+
+
+def _joined(writes: Sequence[Write]) -> list[Write]:
+    """The same writes in as few steps as possible: rows that do the same in a row are one write."""
+    joined: list[Write] = []
+    for write in writes:
+        last = joined[-1] if joined else None
+        alike = last is not None and last.mode is write.mode and last.rows.schema.equals(write.rows.schema)
+        if last is not None and alike and write.mode is not Mode.REPLACE:
+            joined[-1] = replace(last, rows=pa.concat_tables([last.rows, write.rows]))
+        else:
+            joined.append(write)
+    return joined
 
 
 class Stores:

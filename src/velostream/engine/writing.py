@@ -16,7 +16,7 @@ from velostream.engine.catalog import Entry
 from velostream.engine.changing import RowChange, assigned_rows, options_of, target_columns
 from velostream.engine.merge import merge
 from velostream.engine.result import Result
-from velostream.errors import NotExecutableError, TableError, ValidationError, present
+from velostream.errors import NotExecutableError, TableError, UnsupportedError, ValidationError, present
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.sql import statements as st
@@ -200,6 +200,9 @@ class TableWriter:
             raise refused_in_transaction(
                 statement, "it follows a stream and the transaction has changed tables already"
             )
+        table = self._context.table_of(self._planner.target_of(statement))
+        if not table.capabilities.transactions:
+            raise UnsupportedError.capability(table.kind, "transactions")
         with suppress(NoSchemaYetError):
             self._planner.follow([*transaction.gathered, statement])
         transaction.gathered.append(statement)
