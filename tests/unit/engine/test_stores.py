@@ -312,6 +312,28 @@ def test_what_is_concealed():
     assert public("CREATE … FROM redis://:pw@h/0?token=x WITH ('sasl.password' = 'it''s')") == (
         "CREATE … FROM redis://:***@h/0?token=*** WITH ('sasl.password' = '***')"
     )
+    assert public("SELECT * FROM a://h?token='x y'&b=c, \"b://u:x y@h\" WHERE n = 'm@n'") == (
+        "SELECT * FROM a://h?token=***&b=c, \"b://u:***@h\" WHERE n = 'm@n'"
+    )
+    assert public("WITH ('password' = '${PW}', 'url' = 'a://u:${PW}@h')") == (
+        "WITH ('password' = '${PW}', 'url' = 'a://u:${PW}@h')"
+    )
+
+
+@pytest.mark.parametrize(
+    "password", ["p@ss/word", "pa ss", "it''s", "back\\\\", 'a"b`c', "a:b?c#d", "a\nb", "@", "''", "ü;x=y", "a://b:c@d"]
+)
+@pytest.mark.parametrize("user", ["", "bob", "bob@corp", "b ob"])
+def test_passwords_of_any_shape_are_concealed(user, password):
+    options = "'url' = 'a://{0}:{1}@db/x', 'sasl.password' = '{1}', 'other' = 'b://h?token={1}&x=1', 'key' = 'a,b'"
+    assert public(f"WITH ({options.format(user, password)})") == f"WITH ({options.format(user, '***')})"
+    assert concealed("url", f"redis://{user}:{password}@db/x") == f"redis://{user}:***@db/x"
+
+
+def test_a_secret_with_an_at_sign_after_a_password_is_concealed():
+    for both in ("a://u:one@db/x?token=t@wo", "a://u:on?token=e@db", "a://h:1/x?token=t@wo"):
+        assert re.search("one|wo|on|e@", concealed("url", both).replace("token", "")) is None
+    assert concealed("url", "a://u:p@h/x?token=t@o&y=1") == "a://u:***@***&y=1"
 
 
 def test_a_part_that_comes_again_changes_a_store_once(connection, stored):
