@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from datetime import timedelta
 from decimal import Decimal
 
@@ -17,7 +18,7 @@ from velostream.model.change import CHANGE, Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec
 from velostream.tables.delta import DeltaTable
-from velostream.testing.table_cases import BAG, KEYED, content, equals, keys, rows_of, write
+from velostream.testing.table_cases import BAG, KEYED, content, equals, in_threads, keys, rows_of, write
 
 
 def open_table(folder, *, schema: Schema = KEYED, name: str = "t", id_: str = "id", **options: str) -> DeltaTable:
@@ -184,6 +185,62 @@ def test_an_exclusive_stretch_notices_other_processes(tmp_path):
         table.commit(write(Mode.APPEND, (2, "ours")))
         table.commit(write(Mode.APPEND, (3, "ours")))
     assert other.snapshot().count() == 3
+
+
+def test_a_lost_race_leaves_no_files(tmp_path, monkeypatch):
+    table, other = open_table(tmp_path), open_table(tmp_path)
+    write_files = table._files.write
+
+    def write_too_late(rows, *, version):
+        written = write_files(rows, version=version)
+        if version == 1:
+            other.commit(write(Mode.APPEND, (1, "other")))
+        return written
+
+    monkeypatch.setattr(table._files, "write", write_too_late)
+    table.commit(write(Mode.APPEND, (2, "ours")))
+    assert content(table.snapshot().scan()) == content(rows_of(KEYED, (1, "other"), (2, "ours")))
+    assert {path.name for path in (tmp_path / "t").glob("*.parquet")} == {
+        file.path for version in (1, 2) for file in table.snapshot(version).state.files
+    }
+
+
+def test_a_commit_that_fails_leaves_no_files_unless_it_may_be_in_the_log(tmp_path, monkeypatch):
+    table = open_table(tmp_path)
+    commit = table._writing.commit
+
+    def fail_before(*_args, **_changes):
+        raise StoreError("the store is away")
+
+    def fail_after(*args, **changes):
+        commit(*args, **changes)
+        raise StoreError("the store is away")
+
+    for failing, rows in ((fail_before, 0), (fail_after, 1)):
+        monkeypatch.setattr(table._writing, "commit", failing)
+        with pytest.raises(StoreError):
+            table.commit(write(Mode.APPEND, (1, "a")))
+        assert len(list((tmp_path / "t").glob("*.parquet"))) == table.snapshot().count() == rows
+
+
+def test_readers_do_not_disturb_commits(tmp_path):
+    table = open_table(tmp_path)
+    table.commit(write(Mode.APPEND, (0, "a")))
+    written = threading.Event()
+
+    def read() -> None:
+        while not written.is_set():
+            table.snapshot().scan()
+
+    def commit() -> None:
+        try:
+            for number in range(1, 20):
+                table.commit(write(Mode.UPSERT, (number, "a")))
+        finally:
+            written.set()
+
+    in_threads([commit, read, read])
+    assert table.snapshot().count() == 20
 
 
 def test_conditions_leave_out_row_groups(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -38,14 +39,24 @@ class DataFiles:
             for number, start in enumerate(range(0, rows.num_rows, ROWS_PER_FILE)):
                 part = rows.slice(start, ROWS_PER_FILE)
                 name = f"{version:020}-{number:05}-{uuid.uuid4().hex}.parquet"
-                pq.write_table(
-                    self._codec.encode(part),
-                    self._location / name,
-                    compression=_COMPRESSION,
-                    row_group_size=_ROWS_PER_GROUP,
-                )
                 written.append(DataFile(name, part.num_rows))
+                try:
+                    pq.write_table(
+                        self._codec.encode(part),
+                        self._location / name,
+                        compression=_COMPRESSION,
+                        row_group_size=_ROWS_PER_GROUP,
+                    )
+                except Exception:
+                    self.remove(written)
+                    raise
         return written
+
+    def remove(self, files: Sequence[DataFile]) -> None:
+        """Give up files that no commit names. One that can't be removed does no harm; VACUUM finds it."""
+        for file in files:
+            with suppress(OSError):
+                self._path(file).unlink()
 
     def read(
         self,
@@ -99,5 +110,6 @@ class DataFiles:
     def forget_all_but(self, files: Sequence[DataFile]) -> None:
         """Give back what is held of files of older versions."""
         current = {file.path for file in files}
-        for path in [path for path in self._fragments if path not in current]:
+        # A copy, made in one step: others read, and so add to it, meanwhile.
+        for path in [path for path in list(self._fragments) if path not in current]:
             self._fragments.pop(path, None)

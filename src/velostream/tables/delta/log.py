@@ -182,6 +182,22 @@ class DeltaLog:
                     raise
                 raise LostRace from error
 
+    def may_name(self, files: Sequence[DataFile], *, after: LogState) -> bool:
+        """Whether a commit of these files that failed may be in the log all the same: as the next version, or not at all.
+
+        `after` is the version it was worked out from.
+        """
+        try:
+            commit = self._commit_file(after.version + 1).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return any(file.path in commit for file in files)
+
+    def _commit_file(self, version: int) -> Path:
+        return self.location / "_delta_log" / f"{version:020}.json"
+
     def _data_version(self, version: int, known: LogState | None = None) -> int:
         """The last version, up to the one given, that changed rows; none before `known` has to be looked for.
 
@@ -190,7 +206,7 @@ class DeltaLog:
         """
         first = 0 if known is None else known.version
         for number in range(version, first, -1):
-            commit = self.location / "_delta_log" / f"{number:020}.json"
+            commit = self._commit_file(number)
             if not commit.exists() or _changed_rows(commit):
                 # A commit that the log has dropped is as good as any: its rows are in all versions there are.
                 return number

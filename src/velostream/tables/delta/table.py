@@ -25,7 +25,7 @@ from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, St
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
-from velostream.tables.base import Table, TableCapabilities, TableSpec
+from velostream.tables.base import Origin, Table, TableCapabilities, TableSpec
 from velostream.tables.delta.codec import Codec
 from velostream.tables.delta.files import DataFiles
 from velostream.tables.delta.log import DeltaLog, LogState, LostRace, wrapped_errors
@@ -101,6 +101,8 @@ class DeltaTable(Table):
         self._exclusive_at: int | None = None
         """The version that commits of an exclusive stretch have to follow."""
         self._check_columns()
+        owner = self._reading.configuration.get(_OWNER)
+        self.origin = None if owner is None else Origin(owner, made=True)
 
     @classmethod
     def open(cls, spec: TableSpec) -> DeltaTable:
@@ -217,7 +219,12 @@ class DeltaTable(Table):
         else:
             removed, rows = files.rewritten(difference)
             added = self._files.write(rows, version=state.version + 1)
-            self._writing.commit(state, added=added, removed=removed, epoch=epoch)
+            try:
+                self._writing.commit(state, added=added, removed=removed, epoch=epoch)
+            except Exception:
+                if not self._writing.may_name(added, after=state):
+                    self._files.remove(added)
+                raise
         if self._exclusive_at is not None:
             self._exclusive_at = state.version + 1
         done = self._writing.newest()
