@@ -183,7 +183,7 @@ class DeltaLog:
                 raise LostRace from error
 
     def may_name(self, files: Sequence[DataFile], *, after: LogState) -> bool:
-        """Whether a commit of these files that failed may be in the log all the same: as the next version, or not at all.
+        """Whether a commit of these files that failed may be in the log all the same, which is as the next version.
 
         `after` is the version it was worked out from.
         """
