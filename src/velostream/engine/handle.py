@@ -24,6 +24,7 @@ from velostream.model.schema import Schema
 from velostream.sql.parameters import Parameters
 from velostream.sql.parse import parse_expression
 from velostream.tables.base import KeyValue, Row, Snapshot, Table
+from velostream.tables.memory.keys import key_values
 from velostream.tables.memory.values import python_values
 
 if TYPE_CHECKING:
@@ -94,10 +95,10 @@ class TableHandle:
 
     def get(self, key: KeyValue) -> Row | None:
         """The row of a key: a scalar, or a tuple for a composite key."""
-        return self._table.snapshot().get(key)
+        return self._table.get(key)
 
     def contains(self, key: KeyValue) -> bool:
-        return self._table.snapshot().contains(key)
+        return self._table.contains(key)
 
     def __contains__(self, key: KeyValue) -> bool:
         return self.contains(key)
@@ -201,10 +202,8 @@ class TableHandle:
         wanted = self._keys(keys)
         with self._table.exclusive():
             found = self._table.snapshot().lookup(wanted, list(key)).drop_columns([_POSITION])
-            before = self._table.snapshot().count()
             self._table.commit(Write(Mode.DELETE, found))
-            removed = before - self._table.snapshot().count()
-        return Result.affected(removed)
+        return Result.affected(len(set(key_values(found, key))))
 
     def lookup(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of many keys at once, in the order of the keys; a key that isn't there gives none."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.options import MEMORY
 from velostream.errors import AlreadyExistsError, TableError, ValidationError
 from velostream.model.change import Mode, Write
 from velostream.model.rows import rows_to_arrow
@@ -29,7 +30,7 @@ def register(
     """Make the data a table of that name; where there is one with these columns already, make it its content.
 
     What reads the table follows the difference. A table with other columns is replaced, which is refused while others
-    read it.
+    read it, and where the table is in a store: rows there are given up only by a statement that says so.
     """
     rows = _arrow(data)
     schema = Schema.from_arrow(rows.schema)
@@ -40,6 +41,11 @@ def register(
     existing = context.catalog.find(name)
     if existing is not None and existing.kind is not EntryKind.TABLE:
         raise AlreadyExistsError.of(existing.kind, existing.name)
+    if existing is not None and existing.store != MEMORY:
+        raise AlreadyExistsError(
+            f'table "{existing.name}" is in {existing.store}; register would put the data in place of its rows there',
+            hint="register the data under another name, or write it to the table: INSERT, UPSERT",
+        )
     if existing is None or not _same_columns(existing.schema, schema):
         execute(Create(what=ObjectKind.TABLE, name=Name(name), columns=schema, or_replace=True))
         existing = context.catalog.find(name)

@@ -19,7 +19,9 @@ from velostream.engine.secrets import SecretFile
 from velostream.engine.status import State, StatusBoard
 from velostream.errors import (
     AlreadyExistsError,
+    NotFoundError,
     OptionError,
+    StateError,
     StoreError,
     UnsupportedError,
     VelostreamError,
@@ -30,6 +32,9 @@ from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
 from velostream.tables.base import (
     CompiledCondition,
+    KeyValue,
+    Origin,
+    Row,
     Snapshot,
     Table,
     TableCapabilities,
@@ -87,6 +92,7 @@ class StoreTable(Table):
         self._board = board
         self._lock = threading.RLock()
         self._table: Table | None = None
+        self._closed = False
         self._followers: tuple[Callable[[], None], ...] = ()
         self._heard_at = float("-inf")
         self._attempts = 0
@@ -137,6 +143,12 @@ class StoreTable(Table):
     def stamp(self) -> str | None:
         return self._ask(lambda table: table.stamp())
 
+    def get(self, key: KeyValue) -> Row | None:
+        return self._ask(lambda table: table.get(key))
+
+    def contains(self, key: KeyValue) -> bool:
+        return self._ask(lambda table: table.contains(key))
+
     def snapshot(self, version: int | None = None) -> Snapshot:
         return self._ask(lambda table: table.snapshot(version))
 
@@ -163,10 +175,16 @@ class StoreTable(Table):
         self._ask(lambda table: table.drop())
 
     def close(self) -> None:
+        """Final: opened once more it would be made again in the store, after DROP without its rows."""
         with self._lock:
+            self._closed = True
             table, self._table = self._table, None
         if table is not None:
             table.close()
+
+    @property
+    def origin(self) -> Origin | None:  # type: ignore[override]
+        return self._ask(lambda table: table.origin)
 
     def require(self, *capabilities: str) -> None:
         """Refuse what the kind doesn't claim."""
@@ -177,6 +195,8 @@ class StoreTable(Table):
     def opened(self) -> Table:
         """The table of its kind; opened now if it isn't yet."""
         with self._lock:
+            if self._closed:
+                raise NotFoundError.of("table", self.name)
             if self._table is None:
                 self._table = self._opening()
             return self._table
@@ -195,6 +215,8 @@ class StoreTable(Table):
     def look(self) -> None:
         """Ask the store whether it is there, if that is due; trouble shows on the board."""
         now = time.monotonic()
+        if self._closed:
+            return
         if self._board.state is State.FAILED or now < max(self._retry_at, self._heard_at + _ASK_AFTER_SECONDS):
             return
         try:
@@ -325,21 +347,41 @@ class Stores:
     ) -> None:
         """Make the table of a new entry in its store: address, credentials and columns are right, or it raises.
 
-        A table that it replaces in the same place goes first, with its rows. Two tables in one place would each
-        change and drop the other's rows without a word.
+        Two tables in one place would each change and drop the other's rows without a word, so the second is refused;
+        a place spelled otherwise is known by whom the store names as the table's origin.
+
+        A table that it replaces in the same place loses its rows, and only once the store was reached with the new
+        options: by the kind's own `if.exists` = `replace`, which checks the columns and then drops and makes the table,
+        in one transaction where the store has one for that. A store without one (MySQL, MongoDB, Redis, Delta) can
+        lose them if it goes away in between. A kind that keeps no origin is dropped first. What the replaced table
+        had only adopted, or what is attached read-only now, keeps its rows.
         """
-        table = self._table(entry, options, board)
         before = None if replacing is None else self._tables.get(replacing)
+        table = self._table(entry, options, board)
         other = next((one for one in self if one is not before and one.place == table.place), None)
         if other is not None:
-            raise AlreadyExistsError(
-                f'what table "{table.name}" would be in {table.kind} is table "{other.name}" already',
-                hint="read that one, or name another table of the store: WITH ('table' = …)",
-            )
-        if before is not None and before.place == table.place:
-            before.drop()
+            raise _taken(table, other)
+        in_place = before is not None and before.place == table.place
+        try:
+            _ = table.version
+            origin = table.origin
+        except (StateError, AlreadyExistsError):
+            if before is None or not in_place:
+                raise
+            # What doesn't fit may be just what is to be replaced.
+            origin = before.origin
+        if origin is not None and origin.id not in (entry.id, replacing) and origin.id in self._tables:
+            table.close()
+            raise _taken(table, self._tables[origin.id])
+        if before is not None and (in_place or (origin is not None and origin.id == replacing)):
+            table.close()
+            if origin is None:
+                before.drop()
+            elif origin.id == replacing and origin.made:
+                options = {**options, "if.exists": "replace"}
+            table = self._table(entry, options, board)
+            _ = table.version
             before.is_superseded = True
-        _ = table.version
         self._add(entry.id, table)
 
     def attach(self, entry: Entry, options: Mapping[str, str], board: StatusBoard) -> None:
@@ -410,3 +452,10 @@ class Stores:
                     return
                 table.look()
             self._closing.wait(_LOOK_SECONDS)
+
+
+def _taken(table: StoreTable, other: StoreTable) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f'what table "{table.name}" would be in {table.kind} is table "{other.name}" already',
+        hint="read that one, or name another table of the store: WITH ('table' = …)",
+    )

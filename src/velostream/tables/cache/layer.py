@@ -82,6 +82,7 @@ class CachedTable(Table):
         self.capabilities = behind.capabilities  # type: ignore[misc]
         self.name = behind.name
         self.schema = behind.schema
+        self.origin = behind.origin
         self.behind = behind
         self.rows = _KnownRows(limits, clock)
         self.normalise_key = key_normaliser([self.schema.column(name).type for name in self.schema.key])

@@ -9,6 +9,7 @@ from typing import Any
 
 from velostream.errors import AlreadyExistsError, NotFoundError, StateError, TableError
 from velostream.model.options import Options
+from velostream.model.schema import Schema
 from velostream.tables.base import Origin, TableSpec
 from velostream.tables.document_stores import check_columns, is_read_only, mismatch
 from velostream.tables.mongodb.client import KIND, Connection
@@ -53,6 +54,8 @@ class Opening:
                 case "fail":
                     raise AlreadyExistsError.of("collection", name)
                 case "replace":
+                    Layout(spec.name, spec.schema, own=True).check()
+                    _indexed(spec.schema, options)
                     database.drop_collection(name)
                     metadata.remove(name)
                     there, state = False, None
@@ -116,10 +119,15 @@ def _create_indexes(collection: Any, layout: Layout, options: Options) -> None:
             raise mismatch(
                 KIND, layout.name, [f"several documents have the same key ({', '.join(layout.schema.key)})"]
             ) from error
-    for columns in (options.text("index") or "").split(";"):
-        names = [layout.schema.column(name.strip()).name for name in columns.split(",") if name.strip()]
-        if names:
-            collection.create_index([(layout.paths[name], 1) for name in names])
+    for names in _indexed(layout.schema, options):
+        collection.create_index([(layout.paths[name], 1) for name in names])
+
+
+def _indexed(schema: Schema, options: Options) -> list[list[str]]:
+    """The columns of each index that the options ask for."""
+    asked = (options.text("index") or "").split(";")
+    named = ([schema.column(name.strip()).name for name in columns.split(",") if name.strip()] for columns in asked)
+    return [names for names in named if names]
 
 
 def _checked_layout(spec: TableSpec, collection: Any, *, own: bool) -> Layout:

@@ -44,20 +44,23 @@ class Opening:
                 raise NotFoundError.of("table", name)
             origin = None if state is None else Origin(state.id, state.made)
             return cls(_fitting(layout, spec, connection, state, theirs), "", origin)
+        indexed = [column.strip() for column in (options.text("index") or "").split(",")]
+        columns = [spec.schema.column(column).name for column in indexed if column]
+        ttl = options.duration("ttl")
         if (state is not None and state.id != spec.id) or (state is None and theirs):
             match options.text("if.exists"):
                 case "fail":
                     raise AlreadyExistsError.of("table", name)
                 case "replace":
+                    layout.check()
+                    for column in columns:
+                        check_index(layout, column)
                     remove(connection, layout, state, everything=True)
                     state, theirs = None, []
         layout = _fitting(layout, spec, connection, state, theirs)
-        indexed = [column.strip() for column in (options.text("index") or "").split(",")]
-        columns = [spec.schema.column(column).name for column in indexed if column]
         for column in columns:
             check_index(layout, column)
         incarnation = cls._incarnation(spec, layout, connection) if state is None else state.incarnation
-        ttl = options.duration("ttl")
         if ttl is not None:
             milliseconds = max(1, int(ttl.total_seconds() * 1000))
             connection.ask(lambda client: client.hset(layout.meta, "ttl", milliseconds))
