@@ -137,7 +137,8 @@ class ViewRunner(Runner):
         same = known is not None and known.position.get("plan", "") == maintenance.fingerprint
         self.reflects: dict[str, int] = dict(known.position["reflects"]) if known is not None and same else {}
         """Version of each input that the committed content reflects, by entry id."""
-        self._failed_at: dict[str, int] = {}
+        self._failed_at: dict[str, int] | None = {}
+        """Versions of the inputs at which it could not be brought along; None: not even they could be found out."""
         self._attempts = 0
         self._retry_at = 0.0
         self._retry = RetryPolicy.while_running()
@@ -168,6 +169,10 @@ class ViewRunner(Runner):
             self.board.become(State.FAILED, error.message, error=error)
             return True
 
+    def is_resting(self) -> bool:
+        """Whether its inputs could not be looked at, and the time to try again has not come."""
+        return self._failed_at is None and time.monotonic() < self._retry_at
+
     def is_stale(self, at: Mapping[str, int]) -> bool:
         """Whether an input has moved since the committed content was computed, or a failed attempt is due again."""
         return self.reflects != at and (self._failed_at != at or time.monotonic() >= self._retry_at)
@@ -183,13 +188,17 @@ class ViewRunner(Runner):
         self.context.crash_point("refresh.after-commit")
         self._number = epoch.number
         self.reflects = dict(at)
-        self._failed_at = {}
-        self._attempts = 0
         target = self.context.table(self.entry.id)
         self.board.count(sum(write.rows.num_rows for table, write in writes if table is target))
+        self.caught_up()
+        self.board.notify()
+
+    def caught_up(self) -> None:
+        """The view reflects its inputs; whatever trouble there was is over."""
+        self._failed_at = {}
+        self._attempts = 0
         if self.board.state is not State.READY:
             self.board.become(State.READY)
-        self.board.notify()
 
     def _writes(self, wave: Wave) -> Sequence[tuple[Table, Write]]:
         movement = Movement(wave, self.inputs, self.reflects)
@@ -204,12 +213,15 @@ class ViewRunner(Runner):
                 return writes
         return self._maintenance.load(movement)
 
-    def failed(self, at: Mapping[str, int], error: VelostreamError) -> None:
-        """Keep the last version. What the data caused is tried again when an input changes, the rest after a while."""
-        self._failed_at = dict(at)
-        self._retry_at = float("inf")
-        state = State.DEGRADED if self.board.was_ready else State.FAILED
-        if not error.category.retriable:
+    def failed(self, at: Mapping[str, int] | None, error: VelostreamError) -> None:
+        """Keep the last version. What the data caused is tried again when an input changes, the rest after a while.
+
+        So is everything when the inputs' versions are unknown (None): nobody would notice that they change.
+        """
+        self._failed_at = None if at is None else dict(at)
+        if at is not None and not error.category.retriable:
+            self._retry_at = float("inf")
+            state = State.DEGRADED if self.board.was_ready else State.FAILED
             self.board.become(state, error.message, error=error)
             return
         self._attempts += 1
@@ -300,12 +312,12 @@ class MaintenanceLoop:
                         behind.add(runner.entry.id)
                 except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
                     behind.add(runner.entry.id)
-                    runner.failed({}, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+                    runner.failed(None, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
 
     def _bring_along(self, runner: ViewRunner, wave: Wave, behind: set[str]) -> bool:
         """Bring one view to the state of the wave; false when it can't be, because of itself or of an input."""
         entries = list(runner.inputs.values())
-        if runner.is_held_back() or any(entry.id in behind for entry in entries):
+        if runner.is_held_back() or runner.is_resting() or any(entry.id in behind for entry in entries):
             return False
         at = {entry.id: wave.snapshot(entry).version for entry in entries}
         if runner.is_stale(at):
@@ -316,8 +328,8 @@ class MaintenanceLoop:
                 return False
         elif runner.reflects != at:
             return False
-        elif not runner.board.was_ready:
-            runner.board.become(State.READY)
+        else:
+            runner.caught_up()
         return True
 
 
