@@ -10,6 +10,7 @@ import pytest
 
 import velostream
 from velostream.engine import pending
+from velostream.engine.pending import PendingTransactions
 from velostream.errors import Category, StoreError, TableError
 from velostream.tables.sqlite import SqliteTable
 
@@ -86,16 +87,17 @@ def wait_for(condition):
         time.sleep(0.005)
 
 
-def test_a_transaction_that_waited_for_another_does_not_take_its_number(connection, trouble, monkeypatch, tmp_path):
+def test_of_two_transactions_at_once_each_has_its_own_number(connection, trouble, monkeypatch, tmp_path):
     monkeypatch.setattr(pending, "_RETRY_SECONDS", 600.0)
-    entered, go_on = threading.Event(), threading.Event()
+    one_looked, both_looked = threading.Event(), threading.Event()
+    finish_all = PendingTransactions.finish_all
 
-    def lose_the_answer():
-        entered.set()
-        assert go_on.wait(DEADLINE)
-        raise away()
+    def look(pending_transactions):
+        finish_all(pending_transactions)
+        (both_looked if one_looked.is_set() else one_looked).set()
 
-    trouble.after = [lose_the_answer]
+    monkeypatch.setattr(PendingTransactions, "finish_all", look)
+    trouble.after = [away()]
     raised = []
 
     def commit(tx):
@@ -104,12 +106,13 @@ def test_a_transaction_that_waited_for_another_does_not_take_its_number(connecti
         except StoreError as error:
             raised.append(error)
 
-    one, other = insert(connection, 1, "first", "ours"), insert(connection, 2, "second", "ours")
-    threads = [threading.Thread(target=commit, args=[tx]) for tx in (one, other)]
-    threads[0].start()
-    assert entered.wait(DEADLINE)
-    threads[1].start()
-    go_on.set()
+    transactions = insert(connection, 1, "first", "ours"), insert(connection, 2, "second", "ours")
+    threads = [threading.Thread(target=commit, args=[tx]) for tx in transactions]
+    with connection._context.sequence.exclusive():
+        for thread in threads:
+            thread.start()
+        assert one_looked.wait(DEADLINE)
+        assert not both_looked.wait(0.2)
     for thread in threads:
         thread.join(DEADLINE)
     assert len(raised) == 1
@@ -124,7 +127,8 @@ def test_every_incident_is_retried(connection, trouble, tmp_path):
         trouble.before, trouble.after = ([away(), away()], []) if number < 3 else ([], [away()])
         with pytest.raises(StoreError, match="away"):
             insert(connection, number, "first", "ours").commit()
-        wait_for(lambda: not notes(tmp_path))
+        wait_for(lambda: all(thread.name != "pending transactions" for thread in threading.enumerate()))
+        assert notes(tmp_path) == []
         assert ids(connection, "first") == ids(connection, "ours") == list(range(1, number + 1))
 
 
