@@ -100,7 +100,12 @@ class TableWrites:
 
 
 class Snapshot(ABC):
-    """An immutable view of one version. Holds no lock; every method may be called from any thread."""
+    """A view of one version. Holds no lock; every method may be called from any thread.
+
+    It never changes where the kind keeps older states: memory, Delta, MongoDB. Relational stores and Redis keep none:
+    there each call sees the newest rows, all of one state, and `version` is the one the table had when the snapshot was
+    taken. Who needs several calls to see one state makes them within `Table.exclusive()`.
+    """
 
     schema: Schema
     version: int
