@@ -11,7 +11,7 @@ import pytest
 from bson.decimal128 import Decimal128
 from pymongo import MongoClient
 
-from velostream.errors import Category, OptionError, StateError, StoreError, TableError, UnsupportedError
+from velostream.errors import Category, NotFoundError, OptionError, StateError, StoreError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, Mode, Write
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec, TableWrites
@@ -243,3 +243,11 @@ def test_tables_of_two_clients_are_not_committed_together(database):
     assert one.commit_group == alike.commit_group != other.commit_group
     with pytest.raises(UnsupportedError):
         one.commit_together([TableWrites(one, [write(Mode.APPEND, (1, "a"))]), TableWrites(other, [])])
+
+
+def test_what_is_to_be_replaced_stays_if_the_new_table_can_not_be_made(database):
+    made = database.open(id_="first")
+    made.commit(write(Mode.APPEND, (1, "a")))
+    with pytest.raises(NotFoundError, match="nothing"):
+        database.open(id_="second", if_exists="replace", index="nothing")
+    assert made.snapshot().count() == 1

@@ -371,3 +371,11 @@ def test_a_table_that_another_made_stays_when_its_adopter_drops_it(database):
     assert made.snapshot().count() == 1
     made.drop()
     assert not database.client.exists("t::meta")
+
+
+def test_what_is_to_be_replaced_stays_if_the_new_table_can_not_be_made(database):
+    made = database.open(id_="first")
+    made.commit(write(Mode.APPEND, (1, "a")))
+    with pytest.raises(NotFoundError, match="nothing"):
+        database.open(id_="second", if_exists="replace", index="nothing")
+    assert made.snapshot().count() == 1
