@@ -182,6 +182,12 @@ class TableHandle:
         """Give existing rows new values: each has the key and the columns to change. Unknown keys are passed over."""
         self._check_writable()
         key = self._key()
+        records = _few_records(rows)
+        # A column that only some of the records name is NULL for the others.
+        if records and all(record.keys() == records[0].keys() for record in records):
+            updated = self._table.update_records(records)
+            if updated is not None:
+                return Result.affected(updated)
         with self._table.exclusive():
             given = self._arrow_rows(rows, partial=True)
             missing = [name for name in key if name not in given.column_names]
@@ -199,6 +205,9 @@ class TableHandle:
         """Remove the rows of the keys: scalars, tuples for a composite key, or Arrow. Unknown keys change nothing."""
         self._check_writable()
         key = self._key()
+        removed = self._table.delete_keys(keys) if isinstance(keys, list | tuple) else None
+        if removed is not None:
+            return Result.affected(removed)
         wanted = self._keys(keys)
         with self._table.exclusive():
             found = self._table.snapshot().lookup(wanted, list(key)).drop_columns([_POSITION])
@@ -355,6 +364,9 @@ class TableHandle:
 
     def _write(self, mode: Mode, rows: Any) -> Result:
         self._check_writable()
+        records = _few_records(rows)
+        if records is not None and self._table.write_records(mode, records):
+            return Result.affected(len(records))
         given = self._arrow_rows(rows)
         self._table.commit(Write(mode, given))
         return Result.affected(given.num_rows)
@@ -387,6 +399,13 @@ class TableHandle:
         key = self.schema.select(self._key())
         rows = [_key_record(key.names, value) for value in keys]
         return _key_array(rows_to_arrow(rows, Schema(tuple(key.columns))))
+
+
+def _few_records(rows: Any) -> Sequence[Mapping[str, Any]] | None:
+    """Rows that a table may take without their detour over Arrow, if they are few enough for it."""
+    if isinstance(rows, Mapping):
+        return (rows,)
+    return rows if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows) else None
 
 
 def _key_record(names: Sequence[str], value: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ Values = tuple[Any, ...]
 AFFECTED = "rowcount"
 """Name of the only column of a DML statement's result."""
 
+_AFFECTED_TYPES = (pa.int64(),)
 _BATCH_ROWS = 65_536
 
 
@@ -75,13 +76,12 @@ class Result:
     @classmethod
     def affected(cls, count: int) -> Self:
         """The answer to DML: how many rows it changed, as `rowcount` and as one row."""
-        table = pa.table({AFFECTED: pa.array([count], pa.int64())})
         return cls(
             [AFFECTED],
             iter([(count,)]),
-            table=lambda: table,
+            table=lambda: pa.table({AFFECTED: pa.array([count], pa.int64())}),
             rowcount=count,
-            types=table.schema.types,
+            types=_AFFECTED_TYPES,
             message="1 row" if count == 1 else f"{count} rows",
         )
 

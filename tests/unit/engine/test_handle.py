@@ -8,6 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+import velostream
 from velostream.engine.handle import TableHandle
 from velostream.errors import (
     NotExecutableError,
@@ -352,3 +353,26 @@ def test_many_threads_read_and_write(make_table):
         thread.join()
     assert not failures
     assert t.column_values("n", "n = 25") == [25] * 4
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_few_rows_are_written_alike_with_and_without_a_log(tmp_path, durable):
+    with velostream.connect(tmp_path) if durable else velostream.connect() as con:
+        con.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, a STRING, b DOUBLE)")
+        table = con.table("t")
+        assert table.insert({"id": 1, "a": "x", "b": 1}).rowcount == 1
+        assert table.insert([{"id": 2, "A": "y"}, {"id": 3, "b": 3.0}]).rowcount == 2
+        with pytest.raises(TableError, match="1"):
+            table.insert([{"id": 9}, {"id": 1}])
+        with pytest.raises(NotFoundError):
+            table.insert({"id": 9, "unknown": 1})
+        assert table.upsert([{"id": 3, "a": "z"}, {"id": 4}, {"id": 4, "a": "last"}]).rowcount == 3
+        assert table.bulk_update([{"id": 1, "a": "X"}, {"id": 2, "b": 2.5}, {"id": 7, "a": "nobody"}]).rowcount == 2
+        assert table.bulk_update([{"id": 4, "b": 4.0}, {"id": 8, "b": 8.0}]).rowcount == 1
+        assert table.bulk_delete([3, 3, 99]).rowcount == 1
+        assert table.insert([]).rowcount == table.bulk_delete([]).rowcount == 0
+        assert sorted(tuple(row.as_dict().values()) for row in table.filter("id > 0")) == [
+            (1, "X", None),
+            (2, None, 2.5),
+            (4, "last", 4.0),
+        ]
