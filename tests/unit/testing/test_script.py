@@ -35,6 +35,9 @@ class Answers:
         self.rows = answer
         return self
 
+    def execute_script(self, sql):
+        return [self.execute(sql)]
+
     def fetchall(self):
         return self.rows
 
