@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from decimal import Decimal
 
 import pytest
 
 import velostream
+from velostream.engine.context import EngineContext
 from velostream.errors import (
     AlreadyExistsError,
     ClosedError,
@@ -45,6 +48,25 @@ def test_a_select_sees_what_dml_changed_through_views_over_views(prices):
     for price in ("0.60", "0.70"):
         prices.execute("UPDATE prices SET price = ? WHERE sku = 'apple'", [Decimal(price)])
         assert rows(prices, "SELECT * FROM total") == [(2, Decimal("0.55") + Decimal(price))]
+
+
+def test_a_select_waits_for_a_wave_that_is_halfway(prices, monkeypatch):
+    prices.execute("CREATE TABLE dear AS SELECT sku, price FROM prices WHERE price > 0.5")
+    prices.execute("CREATE TABLE total AS SELECT COUNT(*) AS n FROM dear")
+    assert rows(prices, "SELECT * FROM total") == [(1,)]
+    commits = itertools.count(1)
+    halfway, go_on = threading.Event(), threading.Event()
+
+    def hold_the_second(_, point):
+        if point == "refresh.before-commit" and next(commits) == 2:
+            halfway.set()
+            go_on.wait(30)
+
+    monkeypatch.setattr(EngineContext, "at_crash_point", staticmethod(hold_the_second))
+    prices.execute("UPDATE prices SET price = 0.60 WHERE sku = 'apple'")
+    assert halfway.wait(30)
+    threading.Timer(0.2, go_on.set).start()
+    assert rows(prices, "SELECT * FROM total") == [(2,)]
 
 
 def test_both_ways_of_a_join_give_the_same_and_explain_says_which():

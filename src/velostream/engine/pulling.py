@@ -162,6 +162,9 @@ class Puller:
                 )
                 if moved:
                     runner.drain(deadline)
+                if upstream.store == MEMORY:
+                    # A wave may have brought this view along and not yet those that read it.
+                    changed[upstream.id] = self._context.memory_table(upstream.id).version
 
     def _entry(self, name: str) -> Entry:
         entry = self._context.catalog.find(name)
