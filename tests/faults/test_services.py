@@ -18,6 +18,7 @@ from velostream.testing.services.base import Service
 from velostream.testing.services.downloads import cached
 from velostream.testing.services.mysql import MysqlService
 from velostream.testing.services.postgres import PostgresService
+from velostream.testing.services.s3 import S3Service
 
 KINDS: tuple[type[Service], ...] = (PostgresService, MysqlService)
 
@@ -35,7 +36,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("kind", [*KINDS, S3Service], ids=lambda kind: kind.kind)
 def test_a_server_ends_with_a_killed_process(
     kind: type[Service], environment: dict[str, str], eventually: Callable[..., None]
 ):

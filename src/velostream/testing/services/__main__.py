@@ -11,8 +11,9 @@ from velostream.testing.services.mongodb import MongodbService
 from velostream.testing.services.mysql import MysqlService
 from velostream.testing.services.postgres import PostgresService
 from velostream.testing.services.redis import RedisService
+from velostream.testing.services.s3 import S3Service
 
-ALL: tuple[type[Service], ...] = (PostgresService, MysqlService, MongodbService, RedisService)
+ALL: tuple[type[Service], ...] = (PostgresService, MysqlService, MongodbService, RedisService, S3Service)
 
 
 def main(arguments: list[str]) -> int:
