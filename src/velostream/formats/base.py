@@ -1,8 +1,12 @@
 """The format seam: bytes to Arrow and back.
 
-A `LineFormat` has records that end with a newline, so a file can be cut into byte ranges, read in parallel and followed
-while it grows. A `WholeFormat` is a file that only makes sense as a whole and is read in units of its own (row groups).
-Formats hold no state and pickle; they never raise for a record that can't be decoded, they reject it.
+Rows come in files or one record at a time. Of files, a `LineFormat` has records that end with a newline, so a file can
+be cut into byte ranges, read in parallel and followed while it grows; a `WholeFormat` only makes sense as a whole and
+is read in units of its own (row groups). A `RecordFormat` decodes records that were separate to begin with: the values
+of messages, the entries of a Redis stream, the bodies of requests.
+
+A source declares the options of `formats.options`, makes `format_settings` of them and gets its format by name from
+`formats.registry`. Formats pickle; they never raise for a record that can't be decoded, they reject it.
 """
 
 from __future__ import annotations
@@ -15,8 +19,46 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from velostream.errors import Category, SourceError
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaText:
+    """A schema that stands in an option or in a file an option names."""
+
+    text: str | None = None
+    file: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.text is not None or self.file is not None
+
+    def load(self) -> bytes:
+        """The schema as it is written; `SourceError` when its file can't be read."""
+        if self.file is None:
+            return (self.text or "").encode()
+        try:
+            return Path(self.file).read_bytes()
+        except OSError as error:
+            raise SourceError(
+                f'schema file "{self.file}" can\'t be read',
+                detail=error.strerror,
+                hint="check the path; it is looked for on the machine that reads the records",
+                code="unreadable-schema",
+                category=Category.CONFIGURATION,
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """Where schemas are kept that records only name by number."""
+
+    url: str
+    subject: str | None = None
+    """The name under which a writer's schema is kept, `<topic>-value` by custom."""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +73,13 @@ class FormatSettings:
     skip_lines: int = 0
     encoding: str = "utf-8"
     times: TimeRules = field(default_factory=TimeRules)
+    compression: str | None = None
+    """`gzip`, `zstd` and their like, `none`; None is by the file's name."""
+    avro_schema: SchemaText = field(default_factory=SchemaText)
+    protobuf_schema: SchemaText = field(default_factory=SchemaText)
+    protobuf_message: str | None = None
+    """Name of the message within the schema; None when it has only one."""
+    registry: RegistrySettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +87,9 @@ class Rejected:
     """A record that could not be decoded."""
 
     place: int
-    """Where it began: the byte offset within the data of a line format, the number of the record of a whole one."""
+    """Where it began: the byte offset within the data of a line format, the number of the record of a whole one,
+    counted from 1, the index among the records handed to a record format.
+    """
     raw: bytes
     reason: str
 
@@ -114,3 +165,43 @@ class WholeFormat(Format):
     @abstractmethod
     def decode(self, path: Path, start: int, end: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
         """The units from `start` up to but not including `end`, as rows of exactly `schema`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Rows out of records."""
+
+    rows: pa.Table
+    """Of exactly the schema asked for, followed by `_change` (int8, +1 or -1) when the format `gives_changes`."""
+    records: pa.Array
+    """For each row the index of the record it came from, as int64, never falling."""
+
+
+class RecordFormat(ABC):
+    """One way of writing a row down as a record of its own."""
+
+    name: ClassVar[str]
+    gives_changes: ClassVar[bool] = False
+    """A record is a change: it may take a row away, give one or both. Such a format can't encode."""
+
+    def __init__(self, settings: FormatSettings) -> None:
+        """Keep the settings and check them. Must not open or connect to anything."""
+        self.settings = settings
+
+    @abstractmethod
+    def infer(self, records: pa.Array) -> Schema | None:
+        """Columns and types, by the schema that was given or by what the records show; None when they show nothing.
+
+        `SourceError` when the schema can't be had, or when no record is of this format.
+        """
+
+    @abstractmethod
+    def decode(self, records: pa.Array, schema: Schema, reject: Reject) -> Decoded:
+        """Records (binary) as rows of `schema`; each that can't be decoded goes to `reject` and stops no other.
+
+        A NULL record gives no row and is not rejected: what it means is the source's business.
+        """
+
+    @abstractmethod
+    def encode(self, rows: pa.Table) -> pa.Array:
+        """One record (binary) per row, in order. `UnsupportedError` when rows can't be written in this format."""

@@ -21,7 +21,7 @@ from velostream.errors import Category, OptionError, SourceError
 from velostream.formats.base import FormatSettings, LineFormat, Preamble, Reject, Rejected, Sample
 from velostream.formats.inference import observe_texts
 from velostream.formats.lines import BYTE_ORDER_MARK, Records, find_records
-from velostream.formats.text import as_utf_8, is_utf_8, valid_utf_8
+from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
 from velostream.model.conform import conform, parse_timestamps
 from velostream.model.inference import ObservedType
 from velostream.model.rows import fit_value
@@ -113,7 +113,7 @@ class CsvFormat(LineFormat):
             out.write(text.getvalue().encode())
         options = arrow_csv.WriteOptions(include_header=False, delimiter=self.settings.delimiter)
         arrow_csv.write_csv(_flat(rows), out, options)
-        return out.getvalue()
+        return encoded(out.getvalue(), self.settings.encoding)
 
     def _header(self, line: bytes) -> tuple[str, ...]:
         text = line.decode(self.settings.encoding, "replace").removeprefix("\ufeff")

@@ -19,8 +19,8 @@ import pyarrow.json as arrow_json
 from velostream.errors import Category, SourceError
 from velostream.formats.base import LineFormat, Preamble, Reject, Rejected, Sample, WholeFormat
 from velostream.formats.inference import json_text_kind
-from velostream.formats.lines import BYTE_ORDER_MARK, find_records
-from velostream.formats.text import as_utf_8, is_utf_8, valid_utf_8
+from velostream.formats.lines import find_records, skipped_length
+from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
 from velostream.model.conform import cast_column
 from velostream.model.inference import ObservedType
 from velostream.model.rows import json_text, records_to_arrow
@@ -49,13 +49,8 @@ class JsonLinesFormat(LineFormat):
     name = "jsonl"
 
     def preamble(self, head: bytes, *, final: bool) -> Preamble | None:
-        length = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
-        for _ in range(self.settings.skip_lines):
-            end = head.find(b"\n", length)
-            if end < 0:
-                return Preamble(len(head)) if final else None
-            length = end + 1
-        return Preamble(length) if final or len(head) > len(BYTE_ORDER_MARK) else None
+        length = skipped_length(head, self.settings.skip_lines, final=final)
+        return None if length is None else Preamble(length)
 
     def infer(self, samples: Sequence[Sample]) -> Schema | None:
         lines = itertools.chain.from_iterable(sample.data.splitlines() for sample in samples)
@@ -73,7 +68,8 @@ class JsonLinesFormat(LineFormat):
         return pa.concat_tables(tables) if tables else schema.arrow.empty_table()
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
-        return b"".join(json_text(record) + b"\n" for record in _plain_records(rows))
+        lines = b"".join(json_text(record) + b"\n" for record in _plain_records(rows))
+        return encoded(lines, self.settings.encoding)
 
     def _decode(self, data: bytes, place: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
         rows = self._read_typed(data, schema)
@@ -172,7 +168,8 @@ class JsonDocumentFormat(WholeFormat):
             yield records_to_arrow([record for _, record in objects], schema, misfit, times=self.settings.times)
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
-        return b"[" + b",\n ".join(json_text(record) for record in _plain_records(rows)) + b"]\n"
+        document = b"[" + b",\n ".join(json_text(record) for record in _plain_records(rows)) + b"]\n"
+        return encoded(document, self.settings.encoding)
 
     def _records(self, path: Path) -> list[Any]:
         encoding = "utf-8-sig" if is_utf_8(self.settings.encoding) else self.settings.encoding

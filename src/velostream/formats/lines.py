@@ -33,6 +33,19 @@ class Records:
         return np.concatenate((np.zeros(1, np.int64), self.ends[:-1])) if len(self.ends) else self.ends
 
 
+def skipped_length(head: bytes, lines: int, *, final: bool) -> int | None:
+    """How many bytes a byte order mark and the first `lines` lines take of a file that begins with `head`; None while
+    they aren't complete. `final` says that nothing follows `head`.
+    """
+    length = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+    for _ in range(lines):
+        end = head.find(b"\n", length)
+        if end < 0:
+            return len(head) if final else None
+        length = end + 1
+    return length if final or len(head) > len(BYTE_ORDER_MARK) else None
+
+
 def find_records(data: bytes | memoryview, quote: bytes | None, *, final: bool) -> Records:
     """The complete records of `data`, which begins at the start of one.
 

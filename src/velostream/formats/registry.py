@@ -1,18 +1,33 @@
-"""Which format a file has: by the option `format`, else by its name."""
+"""Formats by name: of files by the option `format` or their extension, of records by the option.
+
+A format whose library is an extra is imported when it is asked for.
+"""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import PurePath
 
-from velostream.errors import Category, SourceError
-from velostream.formats.base import Format, FormatSettings
+from velostream.errors import Category, OptionError, SourceError
+from velostream.formats.base import Format, FormatSettings, RecordFormat
 from velostream.formats.csv import CsvFormat
 from velostream.formats.json import JsonDocumentFormat, JsonLinesFormat
 from velostream.formats.parquet import ParquetFormat
 from velostream.formats.text import is_wide
 from velostream.formats.whole_text import WholeTextFormat
 
+_RECORD_FORMATS = {
+    "json": "velostream.formats.line_records:JsonRecords",
+    "csv": "velostream.formats.line_records:CsvRecords",
+    "tsv": "velostream.formats.line_records:TsvRecords",
+    "string": "velostream.formats.plain:StringRecords",
+    "avro": "velostream.formats.avro:AvroRecords",
+    "protobuf": "velostream.formats.protobuf:ProtobufRecords",
+    "debezium": "velostream.formats.debezium:DebeziumRecords",
+}
+RECORD_NAMES = tuple(_RECORD_FORMATS)
+"""The formats of records that come one by one."""
 NAMES = ("csv", "tsv", "json", "jsonl", "ndjson", "json_lines", "json_array", "parquet")
 EXTENSIONS = {
     ".csv": "csv",
@@ -52,6 +67,16 @@ def make_format(name: str, settings: FormatSettings, *, head: bytes = b"") -> Fo
         settings = replace(settings, delimiter="\t")
     lines = CsvFormat if name in ("csv", "tsv") else JsonLinesFormat
     return WholeTextFormat(settings, lines) if is_wide(settings.encoding) else lines(settings)
+
+
+def record_format(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format of that name for records that come one by one; `OptionError` when there is none."""
+    target = _RECORD_FORMATS.get(name.lower())
+    if target is None:
+        raise OptionError.value("format", name, expected="one of " + ", ".join(RECORD_NAMES))
+    module, _, attribute = target.partition(":")
+    made: RecordFormat = getattr(importlib.import_module(module), attribute)(settings)
+    return made
 
 
 def _is_document(head: bytes) -> bool:

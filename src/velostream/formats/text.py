@@ -6,7 +6,7 @@ import codecs
 import re
 from dataclasses import replace
 
-from velostream.errors import OptionError
+from velostream.errors import Category, OptionError, VelostreamError
 from velostream.formats.base import Reject, Rejected
 
 _UTF_8 = ("utf-8", "ascii")
@@ -38,6 +38,21 @@ def valid_utf_8(data: bytes | memoryview) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def encoded(data: bytes, encoding: str) -> bytes:
+    """UTF-8 in another encoding; `VelostreamError` when a character has no place in it."""
+    if is_utf_8(encoding):
+        return data
+    try:
+        return data.decode().encode(encoding)
+    except UnicodeEncodeError as error:
+        raise VelostreamError(
+            f'character "{error.object[error.start]}" can\'t be written in the encoding "{encoding}"',
+            hint="WITH ('encoding' = 'utf-8')",
+            code="unencodable-text",
+            category=Category.DATA,
+        ) from error
 
 
 def as_utf_8(data: bytes, encoding: str, reject: Reject) -> tuple[bytes, Reject]:

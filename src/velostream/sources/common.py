@@ -29,28 +29,6 @@ COMMON_OPTIONS = (
 
 OFFSET_RESET = Option("auto.offset.reset", "where reading begins: earliest or latest", OptionType.TEXT, "earliest")
 
-_PATTERN_LETTERS = re.compile(r"([A-Za-z])\1*")
-_DIRECTIVES = {
-    "yyyy": "%Y",
-    "yy": "%y",
-    "MM": "%m",
-    "M": "%m",
-    "MMM": "%b",
-    "MMMM": "%B",
-    "dd": "%d",
-    "d": "%d",
-    "HH": "%H",
-    "H": "%H",
-    "hh": "%I",
-    "h": "%I",
-    "mm": "%M",
-    "ss": "%S",
-    "a": "%p",
-    "EEE": "%a",
-    "EEEE": "%A",
-    "XXX": "%z",
-    "Z": "%z",
-}
 _EMITS = {"append": Emits.APPENDS, "upsert": Emits.UPSERTS, "changes": Emits.CHANGES}
 
 
@@ -98,14 +76,6 @@ def emits_of(changelog: str | None) -> Emits:
 def names_of(listing: str | None) -> tuple[str, ...]:
     """Names of a comma-separated option value."""
     return tuple(name.strip() for name in (listing or "").split(",") if name.strip())
-
-
-def strptime_pattern(written: str | None) -> str | None:
-    """A timestamp format as `strptime` takes it; Spark's letters (`yyyy-MM-dd HH:mm:ss`) are translated."""
-    if written is None or "%" in written:
-        return written
-    pattern = _PATTERN_LETTERS.sub(lambda run: _DIRECTIVES.get(run[0], run[0]), written.replace("%", "%%"))
-    return pattern.replace("'", "")
 
 
 def _top_level_parts(text: str) -> Iterable[str]:

@@ -22,11 +22,10 @@ from typing import Any
 import pyarrow as pa
 
 from velostream.errors import Category, SourceError
-from velostream.formats.base import FormatSettings, LineFormat, Preamble, Rejected, WholeFormat
+from velostream.formats.base import LineFormat, Preamble, Rejected, WholeFormat
+from velostream.formats.options import FILE_OPTIONS, format_settings
 from velostream.formats.registry import NAMES
-from velostream.formats.text import check_encoding
 from velostream.model.change import CHANGE
-from velostream.model.conform import TimeRules
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Schema
 from velostream.sources.base import (
@@ -46,7 +45,6 @@ from velostream.sources.common import (
     begins_at_latest,
     declared_columns,
     names_of,
-    strptime_pattern,
     with_parameters,
 )
 from velostream.sources.file_formats import FileFormats
@@ -67,12 +65,7 @@ class FileSource(Source):
         *COMMON_OPTIONS,
         OFFSET_RESET,
         Option("format", "how the files are written; default: by their names", OptionType.CHOICE, None, NAMES),
-        Option("delimiter", "character between fields", OptionType.TEXT, ","),
-        Option("quote", "character around fields; nothing for none", OptionType.TEXT, '"'),
-        Option("header", "whether the first line names the columns", OptionType.BOOLEAN, "true"),
-        Option("encoding", "encoding of text", OptionType.TEXT, "utf-8"),
-        Option("skip.lines", "lines to leave out at the beginning of each file", OptionType.INTEGER, "0"),
-        Option("timestamp.format", "how timestamps are written, where not ISO-8601"),
+        *FILE_OPTIONS,
         Option("watch", "whether to keep following", OptionType.BOOLEAN, "false"),
         Option("watch.mode", "what a change means", OptionType.CHOICE, "auto", tuple(WatchMode)),
         Option("watch.debounce", "how long a rewritten file must be quiet", OptionType.DURATION, "500ms"),
@@ -87,7 +80,9 @@ class FileSource(Source):
         super().__init__(with_parameters(spec))
         self._listing = Listing.of(self.spec.uri)
         self._declared = declared_columns(self.spec, self.settings.text("record.schema"))
-        self._formats = FileFormats(self.settings.text("format"), _format_settings(self.settings, self._declared))
+        self._formats = FileFormats(
+            self.settings.text("format"), format_settings(self.settings, declared=self._declared)
+        )
         self._mode = _watch_mode(self.settings)
         latest, self.warnings = begins_at_latest(self.settings.text("auto.offset.reset"))
         self._from_latest = latest and self._mode is WatchMode.APPEND
@@ -222,19 +217,6 @@ class FileSource(Source):
                     on_bad(BadRecord(rejected.raw, f"{path}:{line}", rejected.reason))
 
                 yield line_format.decode(data, preamble, schema, reject)
-
-
-def _format_settings(settings: Options, declared: Schema | None) -> FormatSettings:
-    delimiter = settings.text("delimiter") or ","
-    return FormatSettings(
-        delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter.lower(), delimiter),
-        quote=settings.text("quote") or None,
-        header=settings.boolean("header"),
-        columns=() if declared is None else declared.names,
-        skip_lines=settings.integer("skip.lines") or 0,
-        encoding=check_encoding(settings.text("encoding") or "utf-8"),
-        times=TimeRules(settings.text("timezone") or "UTC", strptime_pattern(settings.text("timestamp.format"))),
-    )
 
 
 def _watch_mode(settings: Options) -> WatchMode | None:
