@@ -1,0 +1,97 @@
+"""The groups of a view: partial results in a table beside it, and how rows that come and go change both.
+
+Used by views over tables (delta.py) and by aggregates over streams (streamed.py) alike. What it gives are writes; who
+commits them, with which position, is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from velostream.engine.maintain.delta_rows import fingerprint_of, positions_with
+from velostream.engine.maintain.partials import PartialState
+from velostream.engine.maintain.steps import StepRunner
+from velostream.model.change import CHANGE, Mode, Write, signed
+from velostream.model.schema import Schema
+from velostream.sql.aggregates import GROUPS
+from velostream.tables.base import Table
+from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.keys import key_values
+
+if TYPE_CHECKING:
+    from velostream.engine.catalog import Entry
+    from velostream.engine.context import EngineContext
+    from velostream.engine.maintain.delta_top import Top
+    from velostream.sql.plan import GroupedPlan
+    from velostream.tables.memory.snapshot import MemorySnapshot
+
+Writes = Sequence[tuple[Table, Write]]
+RowsOfGroups = Callable[[pa.Table], pa.Table]
+"""All rows there are now, signed, of groups given by their values (without groups: one row, for all rows)."""
+
+
+class GroupTables:
+    """The table of the groups and that of the view, always committed together and by one writer."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        entry: Entry,
+        plan: GroupedPlan,
+        *,
+        groups: Entry,
+        state: PartialState,
+        gives: Schema,
+        top: Top | None = None,
+    ) -> None:
+        self._table = context.memory_table(entry.id)
+        self._groups = context.memory_table(groups.id)
+        self._state = state
+        self._top = top
+        self._final = StepRunner(context, plan.final, reads={GROUPS: state.groups}, gives=gives)
+        self.fingerprint = fingerprint_of(plan, groups.id)
+
+    def loaded(self, rows: pa.Table) -> Writes:
+        """The writes that make the groups what all these signed rows make of them, whatever they hold."""
+        groups = self._state.merged(self._state.empty(), self._state.gathered(rows)).state
+        return [(self._groups, Write(Mode.REPLACE, groups)), (self._table, Write(Mode.REPLACE, self._rows(groups)))]
+
+    def changed(self, rows: pa.Table, *, reread: RowsOfGroups | None = None) -> Writes:
+        """The writes for signed rows that came and went; `reread` is asked when a smallest or largest value went.
+
+        Where rows only come it is never asked.
+        """
+        if not rows.num_rows:
+            return []
+        gathered = self._state.gathered(rows)
+        snapshot = self._groups.snapshot()
+        places = self._places(snapshot, gathered)
+        before = snapshot.take(places)
+        merged = self._state.merged(before, gathered)
+        after = merged.state
+        if merged.open.num_rows and reread is not None:
+            after = self._state.with_extremes(after, reread(merged.open))
+        state = pa.concat_tables([signed(before, -1), signed(after, 1)])
+        return [(self._groups, Write(Mode.CHANGES, state)), (self._table, self._write(snapshot, places, before, after))]
+
+    def _places(self, snapshot: MemorySnapshot, gathered: pa.Table) -> Integers:
+        """Where the groups of contributions are."""
+        keys = self._state.keys
+        return positions_with(snapshot, keys, key_values(gathered, keys)) if keys else snapshot.visible_positions
+
+    def _write(self, snapshot: MemorySnapshot, places: Integers, before: pa.Table, after: pa.Table) -> Write:
+        """What becomes of the view when groups change; the first groups in an order are chosen among all."""
+        if self._top is not None:
+            others = snapshot.take(np.setdiff1d(snapshot.visible_positions, places))
+            return Write(Mode.REPLACE, self._rows(pa.concat_tables([others, after])))
+        results = pa.concat_tables([signed(self._state.results(before), -1), signed(self._state.results(after), 1)])
+        return Write(Mode.CHANGES, self._final.run({GROUPS: results}))
+
+    def _rows(self, groups: pa.Table) -> pa.Table:
+        """The rows of the view that all its groups make."""
+        rows = self._final.run({GROUPS: signed(self._state.results(groups), 1)}).drop_columns([CHANGE])
+        return rows if self._top is None else self._top.of(rows)
