@@ -7,13 +7,21 @@ import sys
 from velostream.errors import VelostreamError
 from velostream.testing.services.base import Service
 from velostream.testing.services.downloads import tell
+from velostream.testing.services.kafka import KafkaService
 from velostream.testing.services.mongodb import MongodbService
 from velostream.testing.services.mysql import MysqlService
 from velostream.testing.services.postgres import PostgresService
 from velostream.testing.services.redis import RedisService
 from velostream.testing.services.s3 import S3Service
 
-ALL: tuple[type[Service], ...] = (PostgresService, MysqlService, MongodbService, RedisService, S3Service)
+ALL: tuple[type[Service], ...] = (
+    PostgresService,
+    MysqlService,
+    MongodbService,
+    RedisService,
+    S3Service,
+    KafkaService,
+)
 
 
 def main(arguments: list[str]) -> int:

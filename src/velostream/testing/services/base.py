@@ -133,7 +133,7 @@ class Service(ABC):
             return
         self.fetch()
         for attempt in range(_PORT_ATTEMPTS):
-            self.port = _free_port()
+            self.port = free_port()
             self.folder = Path(tempfile.mkdtemp(prefix=f"velostream-{self.kind}-"))
             if self.account is not None:
                 os.chown(self.folder, self.account.user, self.account.group)
@@ -260,7 +260,8 @@ class Service(ABC):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens at just now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])

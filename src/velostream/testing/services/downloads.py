@@ -34,6 +34,13 @@ class MavenArtifact:
     version: str
     sha256: str
 
+    @classmethod
+    def parse(cls, line: str) -> MavenArtifact:
+        """One from `organisation:module:version sha256`."""
+        coordinates, sha256 = line.split()
+        organisation, module, version = coordinates.split(":")
+        return cls(organisation, module, version, sha256)
+
     def __str__(self) -> str:
         return f"{self.organisation}:{self.module}:{self.version}"
 
@@ -65,20 +72,27 @@ def cached(name: str, *, fill: Callable[[Path], None]) -> Path:
 
 def fetch_artifact(artifact: MavenArtifact, *, into: Path) -> Path:
     """The artifact's jar as a file of the folder `into`, its content checked."""
+    return fetch_artifacts([artifact], into=into)[0]
+
+
+def fetch_artifacts(artifacts: Sequence[MavenArtifact], *, into: Path) -> list[Path]:
+    """The jars of exactly these artifacts as files of the folder `into`, in their order, their content checked."""
+    what = str(artifacts[0]) if len(artifacts) == 1 else f"{artifacts[0]} and {len(artifacts) - 1} more"
     problems = []
     for tool in (_ivy_command, _maven_command):
-        command = tool(artifact, into)
+        command = tool(artifacts, into)
         if command is None:
             continue
-        problem = _run_watched(command, what=str(artifact), folder=into)
-        found = next(into.rglob(f"{artifact.module}-{artifact.version}.jar"), None)
-        if problem is None and found is not None:
-            _check(found, artifact)
-            tell(f"fetched {artifact}, {found.stat().st_size // 1_000_000} MB")
+        problem = _run_watched(command, what=what, folder=into)
+        found = [into / f"{artifact.module}-{artifact.version}.jar" for artifact in artifacts]
+        if problem is None and all(jar.is_file() for jar in found):
+            for jar, artifact in zip(found, artifacts, strict=True):
+                _check(jar, artifact)
+            tell(f"fetched {what}, {sum(jar.stat().st_size for jar in found) // 1_000_000} MB")
             return found
         problems.append(f"{Path(command[0]).name}: {problem or 'gave no jar'}")
     raise ServiceError(
-        f"artifact {artifact} can't be fetched",
+        f"artifact {what} can't be fetched",
         detail="; ".join(problems),
         hint="check that this machine reaches a Maven repository, or configure a mirror in Maven's settings.xml",
     )
@@ -102,25 +116,45 @@ def tell(line: str) -> None:
     sys.stderr.flush()
 
 
-def _ivy_command(artifact: MavenArtifact, into: Path) -> list[str] | None:
+def _ivy_command(artifacts: Sequence[MavenArtifact], into: Path) -> list[str] | None:
     ivy = next((spark_home() / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
         return None
+    module = into / "ivy.xml"
+    wanted = "".join(
+        f'<dependency org="{one.organisation}" name="{one.module}" rev="{one.version}" '
+        'transitive="false" conf="default->default"/>'
+        for one in artifacts
+    )
+    module.write_text(
+        '<ivy-module version="2.0"><info organisation="velostream" module="test-services"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>'
+    )
     return [
         *(str(find_java().path), "-jar", str(ivy), "-warn", "-cache", str(into / "ivy")),
-        *("-dependency", artifact.organisation, artifact.module, artifact.version),
-        *("-notransitive", "-types", "jar", "-confs", "default"),
+        *("-ivy", str(module), "-types", "jar", "-confs", "default"),
         *("-retrieve", str(into / "[artifact]-[revision].[ext]")),
     ]
 
 
-def _maven_command(artifact: MavenArtifact, into: Path) -> list[str] | None:
+def _maven_command(artifacts: Sequence[MavenArtifact], into: Path) -> list[str] | None:
     maven = shutil.which("mvn")
     if maven is None:
         return None
+    project = into / "pom.xml"
+    wanted = "".join(
+        f"<dependency><groupId>{one.organisation}</groupId><artifactId>{one.module}</artifactId>"
+        f"<version>{one.version}</version></dependency>"
+        for one in artifacts
+    )
+    project.write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>velostream</groupId><artifactId>test-services</artifactId><version>1</version>"
+        f"<dependencies>{wanted}</dependencies></project>"
+    )
     return [
-        *(maven, "--batch-mode", "--quiet", "dependency:get"),
-        *(f"-Dartifact={artifact}", "-Dtransitive=false", f"-Dmaven.repo.local={into / 'maven'}"),
+        *(maven, "--batch-mode", "--quiet", "--file", str(project), "dependency:copy-dependencies"),
+        *("-DexcludeTransitive=true", f"-DoutputDirectory={into}", f"-Dmaven.repo.local={into / 'maven'}"),
     ]
 
 
