@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from velostream.errors import OptionError, StoreError
 from velostream.model.options import Option, Options, OptionType
+from velostream.model.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.mysql_driver import connect, failure_of, is_lost, ssl_arguments
 from velostream.tables.mysql_json import NULL, codec_of, documents, json_table, short, short_values, values_of
 from velostream.tables.mysql_types import foreign_codec, own_codec
@@ -24,7 +25,6 @@ from velostream.tables.relational.dialect import (
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.relational.server_table import ServerTable
 
 _FEW_VALUES = 100

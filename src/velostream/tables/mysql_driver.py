@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from velostream.errors import Category, StoreError
 from velostream.model.options import Options
+from velostream.model.server import ServerAddress, has_something_to_read
 from velostream.tables.relational.dialect import DriverConnection, Failure, Trouble
-from velostream.tables.relational.server import ServerAddress, has_something_to_read
 
 _MARIADB_COLLATION = "utf8mb4_nopad_bin"
 _MYSQL_COLLATION = "utf8mb4_0900_bin"

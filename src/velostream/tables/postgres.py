@@ -11,6 +11,7 @@ import pyarrow.csv
 
 from velostream.errors import StoreError
 from velostream.model.options import Option, Options
+from velostream.model.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.memory.keys import as_array
 from velostream.tables.postgres_driver import connect, failure_of, is_lost
 from velostream.tables.postgres_types import NONDETERMINISTIC, PostgresCodec, array_literal, foreign_codec, own_codec
@@ -24,7 +25,6 @@ from velostream.tables.relational.dialect import (
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.relational.server_table import ServerTable
 
 _BYTES_AT_ONCE = 32_000_000

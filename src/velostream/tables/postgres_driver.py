@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from velostream.errors import Category, StoreError
+from velostream.model.postgres import category_of_state, category_of_text, connection_arguments
+from velostream.model.server import ServerAddress, has_something_to_read
 from velostream.tables.relational.dialect import DriverConnection, Failure, Trouble
-from velostream.tables.relational.server import ServerAddress, has_something_to_read
 
 _OLDEST_SERVER = 15
 """The first whose unique indexes can hold NULL once: NULLS NOT DISTINCT."""
@@ -20,27 +20,16 @@ def connect(
     """A connection whose cursors take $1, $2 and give binary values, with UTC as its time zone."""
     import psycopg
 
-    settings = {
-        "timezone": "UTC",
-        # A plan made for any number of keys would serve neither one nor a million.
-        "plan_cache_mode": "force_custom_plan",
-        "lock_timeout": f"{round(lock_seconds * 1000)}ms",
-    }
-    arguments: dict[str, Any] = {
-        "host": address.host,
-        "port": address.port,
-        "dbname": address.database,
-        "user": address.username,
-        "password": address.password,
-        "application_name": "velostream",
-        "connect_timeout": max(2, round(timeout_seconds)),
-        # A server that vanished without a word is noticed within a minute.
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-        **parameters,
-        "options": " ".join([parameters.get("options", ""), *(f"-c {n}={v}" for n, v in settings.items())]).strip(),
-    }
+    arguments = connection_arguments(
+        address,
+        parameters=parameters,
+        timeout_seconds=timeout_seconds,
+        settings={
+            # A plan made for any number of keys would serve neither one nor a million.
+            "plan_cache_mode": "force_custom_plan",
+            "lock_timeout": f"{round(lock_seconds * 1000)}ms",
+        },
+    )
     connection = psycopg.connect(autocommit=True, cursor_factory=_binary_cursor(), **arguments)
     _register_loaders(connection)
     version = connection.info.server_version // 10_000
@@ -73,10 +62,9 @@ def failure_of(error: BaseException, *, shown: Callable[[str], str]) -> Failure:
             # Two of us made the same thing at once, and it is there now.
             return Failure(Trouble.TRANSIENT, Category.CONCURRENCY, reason)
         return Failure(Trouble.DUPLICATE, Category.CONFLICT, reason)
-    for prefix, (trouble, category) in _BY_STATE.items():
-        if state.startswith(prefix):
-            return Failure(trouble, category, reason, connection_lost=category is Category.NETWORK)
-    return Failure(Trouble.OTHER, Category.UNKNOWN, reason)
+    category = category_of_state(state)
+    trouble = _BY_CATEGORY.get(category, Trouble.OTHER)
+    return Failure(trouble, category, reason, connection_lost=category is Category.NETWORK)
 
 
 def _binary_cursor() -> Any:
@@ -142,38 +130,14 @@ def _failure_without_code(error: BaseException, reason: str) -> Failure:
         return Failure(Trouble.CONSTRAINT, Category.DATA, reason)
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Failure(Trouble.OTHER, Category.CONFIGURATION, reason)
-    for pattern, category in _BY_TEXT.items():
-        if re.search(pattern, reason):
-            return Failure(Trouble.OTHER, category, reason, connection_lost=True)
+    category = category_of_text(reason)
+    if category is not None:
+        return Failure(Trouble.OTHER, category, reason, connection_lost=True)
     return Failure(Trouble.TRANSIENT, Category.NETWORK, reason, connection_lost=True)
 
 
-_BY_STATE: dict[str, tuple[Trouble, Category]] = {
-    "08": (Trouble.TRANSIENT, Category.NETWORK),
-    "57P": (Trouble.TRANSIENT, Category.NETWORK),
-    "53300": (Trouble.TRANSIENT, Category.NETWORK),
-    "57014": (Trouble.OTHER, Category.TIMEOUT),
-    "53": (Trouble.OTHER, Category.STATE),
-    "58": (Trouble.OTHER, Category.STATE),
-    "40": (Trouble.TRANSIENT, Category.CONCURRENCY),
-    "55P03": (Trouble.TRANSIENT, Category.CONCURRENCY),
-    "23": (Trouble.CONSTRAINT, Category.DATA),
-    "22": (Trouble.CONSTRAINT, Category.DATA),
-    "428C9": (Trouble.CONSTRAINT, Category.DATA),
-    "42501": (Trouble.OTHER, Category.AUTHENTICATION),
-    "28": (Trouble.OTHER, Category.AUTHENTICATION),
-    "3D000": (Trouble.OTHER, Category.MISSING),
-    "3F000": (Trouble.OTHER, Category.MISSING),
-    "42P01": (Trouble.OTHER, Category.MISSING),
-    "42": (Trouble.OTHER, Category.CONFIGURATION),
-    "0A": (Trouble.OTHER, Category.CONFIGURATION),
-    "25006": (Trouble.OTHER, Category.CONFIGURATION),
-}
-"""By the beginning of the SQLSTATE, the longer ones first where one begins another."""
-
-_BY_TEXT: dict[str, Category] = {
-    "authentication failed|no password supplied|no pg_hba.conf entry": Category.AUTHENTICATION,
-    "role .* does not exist|permission denied for database|certificate": Category.AUTHENTICATION,
-    "database .* does not exist": Category.MISSING,
-    "invalid connection option": Category.CONFIGURATION,
+_BY_CATEGORY: dict[Category, Trouble] = {
+    Category.NETWORK: Trouble.TRANSIENT,
+    Category.CONCURRENCY: Trouble.TRANSIENT,
+    Category.DATA: Trouble.CONSTRAINT,
 }

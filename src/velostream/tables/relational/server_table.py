@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from velostream.model.options import Option, Options
+from velostream.model.server import SERVER_OPTIONS, ServerAddress
 from velostream.tables.base import KeyValue, Row, TableSpec
 from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable, pool_settings
 from velostream.tables.relational.database import Database
 from velostream.tables.relational.dialect import Dialect
 from velostream.tables.relational.opening import Opened
 from velostream.tables.relational.reading import Reader
-from velostream.tables.relational.server import SERVER_OPTIONS, ServerAddress
 from velostream.tables.relational.snapshot import RelationalSnapshot
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from velostream.errors import OptionError
 from velostream.model.options import Options
+from velostream.model.server import ServerAddress
 from velostream.tables.base import TableSpec
 from velostream.tables.postgres import PostgresTable
 from velostream.tables.relational.base import pool_settings
 from velostream.tables.relational.database import Database
-from velostream.tables.relational.server import ServerAddress
 from velostream.tables.relational.server_table import ServerTable
 from velostream.testing.table_cases import KEYED
 
