@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from velostream.sql.delta_groups import Typing, check_exact
+from velostream.sql.delta_joined import joined_query
 from velostream.sql.delta_places import Place, Places, comparable
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.functions import aggregate_calls
@@ -82,6 +83,7 @@ class _Tracer:
             sql=tree.sql(dialect="spark"),
             readers=(root.reader, *(place.reader for place in self.places.all() if place is not root)),
             links=tuple(links),
+            joined=joined_query(select, self.places, root),
         )
         return Driven(plan, self._unique(select, root))
 

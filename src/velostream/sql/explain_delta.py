@@ -58,7 +58,8 @@ def _grouped_rows(plan: GroupedPlan) -> Iterator[tuple[str, str]]:
 def _driven_rows(plan: DrivenPlan, inputs: Mapping[str, Input]) -> Iterator[tuple[str, str]]:
     names = {reader.relation: f'"{inputs[reader.input].target.name}"' for reader in plan.readers}
     root = names[plan.readers[0].relation]
-    yield ("driven by", f"table {root}: its rows that a change may concern are computed before and after, in Spark")
+    where = "in Spark" if plan.joined is None else "without Spark"
+    yield ("driven by", f"table {root}: its rows that a change may concern are computed before and after, {where}")
     for link in plan.links:
         there, here = ", ".join(link.child_columns), ", ".join(link.parent_columns)
         yield ("lookup", f"{names[link.child]} by index on ({there}), and back to {names[link.parent]} on ({here})")
@@ -79,7 +80,7 @@ def _cost(plan: DeltaPlan, inputs: Sequence[Input]) -> str:
     known = [entry.target.rows for entry in inputs if entry.target.rows is not None]
     again = f"; computing it again reads {sum(known):,} rows" if len(known) == len(inputs) else ""
     count = sum(step is not None and step.items is None for step in (plan.linear, *_steps(plan)))
-    count += plan.partitioned is not None or (plan.driven is not None and plan.grouped is None)
+    count += plan.partitioned is not None or (plan.driven is not None and plan.driven.joined is None)
     jobs = f", and {count} execution{'s' if count > 1 else ''} in Spark" if count else ""
     rows = "each changed row once"
     if plan.driven is not None:
@@ -90,4 +91,7 @@ def _cost(plan: DeltaPlan, inputs: Sequence[Input]) -> str:
 
 
 def _steps(plan: DeltaPlan) -> tuple[Step, ...]:
-    return () if plan.grouped is None else (plan.grouped.feed, plan.grouped.final)
+    """The steps of groups; of those fed by a driven query the feed is that query."""
+    if plan.grouped is None:
+        return ()
+    return (plan.grouped.final,) if plan.driven is not None else (plan.grouped.feed, plan.grouped.final)

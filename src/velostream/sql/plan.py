@@ -269,6 +269,38 @@ class TopPlan:
 
     order: tuple[Order, ...]
     """By columns of the result; rows that are equal in them are ordered by all the others."""
+class JoinKind(StrEnum):
+    INNER = "inner"
+    LEFT = "left"
+    SEMI = "semi"
+    ANTI = "anti"
+
+
+@dataclass(frozen=True)
+class JoinPart:
+    """One reader joined to the rows so far. Columns are called `reader.column`."""
+
+    reader: str
+    kind: JoinKind
+    left: tuple[str, ...]
+    """Columns of the rows so far that equal those of `right`; none: every row of the reader is met."""
+    right: tuple[str, ...]
+    residual: Expression | None = None
+    """What else makes two rows meet."""
+
+
+@dataclass(frozen=True)
+class JoinedQuery:
+    """A driven query as plain data, so that it needs no Spark. Columns are called `reader.column`."""
+
+    first: str
+    """The reader that the others are joined to."""
+    parts: tuple[JoinPart, ...]
+    condition: Expression | None
+    """Which of the joined rows it keeps; None: all."""
+    items: tuple[Expression, ...]
+
+
     limit: int
 
 
@@ -283,6 +315,8 @@ class DeltaPlan:
     grouped: GroupedPlan | None = None
     driven: DrivenPlan | None = None
     partitioned: PartitionedPlan | None = None
+    joined: JoinedQuery | None = None
+    """The same query without need of Spark; None: Spark evaluates it."""
     top: TopPlan | None = None
     """The view is only the first rows of what the other plans give."""
     unique: tuple[str, ...] | None = None

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from velostream.engine.maintain.steps import StepRunner, changes_of, difference, is_empty
-from velostream.engine.maintain.views import Movement, signed, without_origin
+from velostream.engine.maintain.delta_joined import JoinedRows
+from velostream.engine.maintain.steps import StepRunner, changes_of, difference, is_empty, of_sign
+from velostream.engine.maintain.views import Movement, without_origin
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.errors import UnsupportedError
+from velostream.model.change import signed
 from velostream.model.schema import Schema
+from velostream.tables.memory.compare import match_rows
+from velostream.tables.memory.evaluate import CannotCompile
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.keys import key_values
 
@@ -23,6 +27,10 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.sql.plan import DrivenPlan, Step
     from velostream.tables.memory.snapshot import MemorySnapshot
+
+
+_FEW_ROWS = 2_000_000
+"""Up to so many rows are joined without Spark when all of them are; Spark uses all cores for more."""
 
 
 class RowSource(ABC):
@@ -82,9 +90,21 @@ class DrivenRows(RowSource):
         self._plan = plan
         self._reads = {reader.relation: reads[reader.input] for reader in plan.readers}
         self._gives = gives
+        self._joined = _compiled(plan, reads=self._reads, gives=gives)
         self.fingerprint = fingerprint_of(plan)
 
+    @property
+    def needs_spark(self) -> bool:
+        return self._joined is None
+
     def all(self, movement: Movement) -> pa.Table:
+        if self._joined is not None and sum(len(movement.now(one)) for one in movement.inputs) <= _FEW_ROWS:
+            needed = self._joined.needed
+            now = {
+                reader.relation: movement.now(reader.input).scan(columns=needed[reader.relation])
+                for reader in self._plan.readers
+            }
+            return signed(self._joined.run(now), 1)
         session = self._context.spark.session()
         frames = {}
         for reader in self._plan.readers:
@@ -106,16 +126,26 @@ class DrivenRows(RowSource):
         regions = [self._region(movement, state, wanted) for state in (before, now)]
         if any(is_too_much(movement, 2 * sum(rows.num_rows for rows in region.values())) for region in regions):
             return None
-        return difference(
+        if self._joined is not None:
+            return net(self._joined.run(regions[0]), self._joined.run(regions[1]))
+        changes = difference(
             self._context, self._plan.sql, self._reads, before=regions[0], now=regions[1], gives=self._gives
         )
+        return net(of_sign(changes, -1), of_sign(changes, 1))
+
+    def _columns(self, reader: str) -> Sequence[str] | None:
+        """What is read of a reader's rows; None: all, as Spark is given them."""
+        if self._joined is None:
+            return None
+        linked = {column for link in self._plan.links if link.parent == reader for column in link.parent_columns}
+        return [name for name in self._reads[reader].names if name in linked or name in self._joined.needed[reader]]
 
     def _concerned(self, movement: Movement, before: _State, now: _State) -> _Wanted:
         """Which rows of the root changes may concern, by values of its columns: the links followed backwards."""
         readers = {reader.relation: reader for reader in self._plan.readers}
         wanted: dict[str, _Wanted] = {name: _Wanted() for name in readers}
         for link in reversed(self._plan.links):
-            touched = [state.rows(link.child, wanted[link.child]) for state in (before, now)]
+            touched = [state.rows(link.child, wanted[link.child], link.child_columns) for state in (before, now)]
             touched.append(movement.changes(readers[link.child].input))
             values = [value for rows in touched for value in known_values(rows, link.child_columns)]
             wanted[link.parent].add(link.parent_columns, values)
@@ -128,14 +158,36 @@ class DrivenRows(RowSource):
     def _region(self, movement: Movement, state: _State, wanted: _Wanted) -> dict[str, pa.Table]:
         """All that the root's rows concerned need, of each reader: the links followed forwards."""
         root = self._plan.readers[0]
-        found = {root.relation: state.rows(root.relation, wanted)}
+        found = {root.relation: state.rows(root.relation, wanted, self._columns(root.relation))}
         for link in self._plan.links:
             values = known_values(found[link.parent], link.parent_columns)
-            found[link.child] = state.rows(link.child, _Wanted({link.child_columns: values}))
+            columns = self._columns(link.child)
+            found[link.child] = state.rows(link.child, _Wanted({link.child_columns: values}), columns)
         return {
             reader.relation: without_origin(found[reader.relation], movement.inputs[reader.input])
             for reader in self._plan.readers
         }
+
+
+def _compiled(plan: DrivenPlan, *, reads: Mapping[str, Schema], gives: Schema) -> JoinedRows | None:
+    """The query without need of Spark, where that gives Spark's answer."""
+    if plan.joined is None:
+        return None
+    try:
+        return JoinedRows(plan.joined, reads=reads, gives=gives)
+    except CannotCompile:
+        return None
+
+
+def net(gone: pa.Table, came: pa.Table) -> pa.Table:
+    """What went and what came as changes, without the rows that did both."""
+    same = match_rows(gone, came)
+    parts = ((gone, same.left, -1), (came, same.right, 1))
+    return pa.concat_tables([signed(_without(rows, kept), sign) for rows, kept, sign in parts])
+
+
+def _without(rows: pa.Table, places: Integers) -> pa.Table:
+    return rows.take(pa.array(np.setdiff1d(np.arange(rows.num_rows), places))) if len(places) else rows
 
 
 @dataclass
@@ -154,12 +206,12 @@ class _State:
 
     snapshots: Mapping[str, MemorySnapshot]
 
-    def rows(self, reader: str, wanted: _Wanted) -> pa.Table:
+    def rows(self, reader: str, wanted: _Wanted, columns: Sequence[str] | None) -> pa.Table:
         """Rows that have one of the values, each once."""
         snapshot = self.snapshots[reader]
         found = [positions_with(snapshot, columns, values) for columns, values in wanted.values.items()]
         positions = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
-        return snapshot.take(positions)
+        return snapshot.take(positions, columns)
 
 
 def rows_with(snapshot: MemorySnapshot, columns: Sequence[str], values: Sequence[Hashable]) -> pa.Table:
