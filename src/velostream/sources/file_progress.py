@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 
 from velostream.errors import SourceError
 from velostream.formats.base import WholeFormat
@@ -124,9 +125,11 @@ class WatchedProgress:
         paths = self._listing.paths()
         if paths or not states:
             return paths
-        base_is_gone = not self._listing.base.is_dir()
+        # A folder that is away is no folder to the listing any more; the files that were read from it tell.
+        was_there = not self._listing.is_pattern and not any(Path(path).parent.is_dir() for path in states)
+        folder_is_gone = was_there or not self._listing.base.is_dir()
         single_is_gone = not self._listing.names_many and self._mode in (WatchMode.AUTO, WatchMode.REPLACE)
-        if base_is_gone or single_is_gone:
+        if folder_is_gone or single_is_gone:
             raise SourceError.missing_file(self._listing.pattern, pattern=self._listing.is_pattern)
         return paths
 

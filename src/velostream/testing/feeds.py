@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 
+from velostream.errors import Category
 from velostream.formats.base import FormatSettings
 from velostream.formats.registry import make_format
 from velostream.model.spool import Spool
@@ -23,13 +27,35 @@ from velostream.sources.base import Source, SourceSpec
 _LONG_AGO = 60
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One way in which what a source reads from can fail: its server stopped, its table dropped, a wrong password."""
+
+    name: str
+    category: Category
+    """What the error must say it is."""
+    happening: Callable[[Source], AbstractContextManager[Source]]
+    """Given a source that works, makes the trouble and gives the source that meets it: the same one, or another made
+    with a wrong password. At the context's end the trouble is over.
+    """
+    passes: bool = True
+    """Whether the source that met it works again afterwards."""
+
+
 class SourceFeed(ABC):
-    """What a source of one kind, with one set of options, reads. One test uses one feed."""
+    """What a source of one kind, with one set of options, reads. One test uses one feed.
+
+    Rows are those of `numbered_rows` unless `numbered` says otherwise.
+    """
 
     number_column = "id"
     first_number = 1
+    numbered = True
+    """Whether the rows have the columns and values of `numbered_rows`; else only their numbers are looked at."""
     limit_slack = 0
     """By how many rows a step may pass `max_rows`, where rows can only be had in larger units."""
+    secrets: tuple[str, ...] = ()
+    """What must never stand in an error: passwords, tokens."""
 
     @abstractmethod
     def source(self) -> Source:
@@ -43,9 +69,24 @@ class SourceFeed(ABC):
         """Make one record available that can't be decoded. False when there is no such thing in this kind."""
         return False
 
+    def update(self, number: int, name: str) -> bool:
+        """Give the row of that number another `name`. False when this kind's rows can't change."""
+        return False
+
+    def delete(self, number: int) -> bool:
+        """Take the row of that number away. False when this kind's rows can't go."""
+        return False
+
     def missing_source(self) -> Source | None:
         """A source of what isn't there, which says so; None when nothing can be missing."""
         return None
+
+    def troubles(self) -> Sequence[Trouble]:
+        """What can happen to what this kind reads from."""
+        return ()
+
+    def close(self) -> None:
+        """Give back what the feed holds. Called once, at the end of the test."""
 
 
 def numbered_rows(first: int, count: int) -> pa.Table:
@@ -113,6 +154,15 @@ class FileFeed(SourceFeed):
     def missing_source(self) -> Source | None:
         return None if self.source().capabilities.follows else self._source(self._folder / f"nowhere.{self._suffix}")
 
+    def troubles(self) -> Sequence[Trouble]:
+        return (Trouble("the folder is away", Category.MISSING, self._away),)
+
+    @contextmanager
+    def _away(self, source: Source) -> Iterator[Source]:
+        elsewhere = self._folder.rename(self._folder.with_name("elsewhere"))
+        yield source
+        elsewhere.rename(self._folder)
+
     def _source(self, path: Path) -> Source:
         made: Source = load(Group.SOURCES, "file")(SourceSpec("file", f"file://{path}", self._options))
         return made
@@ -130,6 +180,8 @@ class FileFeed(SourceFeed):
 
 class GeneratorFeed(SourceFeed):
     """`rate://` or `generator://`: the rows asked for first are all there ever are."""
+
+    numbered = False
 
     def __init__(self, kind: str, *, number_column: str, first_number: int, **options: str) -> None:
         self.number_column = number_column
