@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
@@ -301,6 +302,15 @@ class TableError(VelostreamError):
         return cls(
             f'version {version} of table "{table}" is not kept any more',
             detail=f"oldest version kept: {oldest}",
+            hint="WITH ('history' = …) keeps more",
+            code="changes-expired",
+        )
+
+    @classmethod
+    def no_version_at(cls, table: str, instant: datetime) -> Self:
+        return cls(
+            f'table "{table}" has no version of {instant.isoformat(sep=" ")}',
+            detail="it was made later, or what it held then is not kept any more",
             hint="WITH ('history' = …) keeps more",
             code="changes-expired",
         )

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -246,6 +247,14 @@ class Table(ABC):
     @abstractmethod
     def snapshot(self, version: int | None = None) -> Snapshot:
         """The newest version, or an older one; `TableError.version_gone` when it isn't kept."""
+
+    def version_at(self, instant: datetime) -> int:
+        """What to give to `snapshot` for the state that the table had at an instant, which has a zone and is past.
+
+        `TableError.no_version_at` from before its first commit, or when it isn't kept. A kind that doesn't know when
+        its versions were made refuses.
+        """
+        raise UnsupportedError.capability(self.kind, "timestamps of versions")
 
     @abstractmethod
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:

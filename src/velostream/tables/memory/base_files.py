@@ -58,6 +58,8 @@ class Base:
     first_segment: int = 1
     writers: dict[str, dict[str, Any]] = field(default_factory=dict)
     tables: list[TableBase] = field(default_factory=list)
+    times: list[tuple[int, int]] = field(default_factory=list)
+    """When the commits were made whose states can still be read; see `CommitTimes`."""
 
     @property
     def size(self) -> int:
@@ -144,7 +146,8 @@ def _parse(path: Path) -> Base:
         raise StateError.corrupt(str(path), reason="its content does not match its checksum")
     form: Mapping[str, Any] = json.loads(content)
     tables = [TableBase(**table) for table in form["tables"]]
-    return Base(form["sequence"], form["first_segment"], form["writers"], tables)
+    times = [(milliseconds, number) for milliseconds, number in form.get("times", ())]
+    return Base(form["sequence"], form["first_segment"], form["writers"], tables, times)
 
 
 def _kept_batches(contents: Contents, *, sequence: int, floor: int) -> Iterator[pa.RecordBatch]:

@@ -79,12 +79,14 @@ class Recovered:
     sequence: int
     tables: dict[str, RecoveredTable]
     writers: dict[str, dict[str, Any]]
+    times: list[tuple[int, int]] = field(default_factory=list)
+    """Milliseconds and the numbers of the commits made in them."""
 
 
 def recover(directory: Path, log: Log) -> Recovered:
     """Read the base and replay the log; `StateError` when either is damaged."""
     base = read_base(directory)
-    state = Recovered(base, base.sequence, {}, dict(base.writers))
+    state = Recovered(base, base.sequence, {}, dict(base.writers), list(base.times))
     for table in base.tables:
         schema = Schema.from_json(table.schema)
         state.tables[table.id] = RecoveredTable(
@@ -143,6 +145,7 @@ def _replay_commit(state: Recovered, record: Record) -> None:
             table.removed.append((number, np.frombuffer(next(payloads), dtype=_ROW_ID)))
     state.writers.update(record.header["writers"])
     state.sequence = number
+    state.times.append((committed_at // 1000, number))
 
 
 def commit_record(

@@ -13,23 +13,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from velostream.errors import ClosedError, NotFoundError, StateError
 from velostream.model.change import Epoch, JsonValue, Write
 from velostream.model.schema import Schema
 from velostream.tables.base import Table
 from velostream.tables.memory.files import DurableFile, SystemFile
-from velostream.tables.memory.generation import Delta, RowDelta
+from velostream.tables.memory.generation import Changed, Delta
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.housekeeping import Housekeeper
+from velostream.tables.memory.point import UNCHANGED, PointWriter
 from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
 from velostream.tables.memory.store import DurableStore
 from velostream.tables.memory.table import MemoryTable
+from velostream.tables.memory.times import CommitTimes
 
 _log = logging.getLogger(__name__)
 _PAUSE_AFTER_FAILURE = 1.0
+_Given = TypeVar("_Given")
+_Done = TypeVar("_Done", Changed, Changed | None)
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,6 @@ class WriterState:
     reads: Mapping[str, int]
     sequence: int
     """Number of the commit that held it."""
-
-
-class Changed(NamedTuple):
-    """How many rows a commit added to and removed from a table."""
-
-    added: int
-    removed: int
 
 
 class Commit(NamedTuple):
@@ -100,6 +97,7 @@ class CommitSequence:
         self._store = store
         self.sequence = 0
         """Number of the newest commit that readers see. Set by commits only."""
+        self.times = CommitTimes()
         self._tables: dict[str, MemoryTable] = {}
         self._writers: dict[str, WriterState] = {}
         self._lock = threading.RLock()
@@ -124,6 +122,7 @@ class CommitSequence:
         store, recovered = DurableStore.open(directory, open_file=open_file)
         sequence = cls(store)
         sequence.sequence = recovered.sequence
+        sequence.times = CommitTimes(recovered.times)
         sequence._writers = {name: WriterState(**state) for name, state in recovered.writers.items()}
         sequence._tables = {
             table.id: MemoryTable(
@@ -209,6 +208,7 @@ class CommitSequence:
                 self._tables[table_id].apply(number, delta)
             self._writers = {**self._writers, **writers}
             self.sequence = number
+            self.times.note(number)
             changed = {table_id: Changed(delta.rows.num_rows, len(delta.removed)) for table_id, delta in deltas.items()}
             done = Commit(number, changed)
             self._unheard.append(done)
@@ -221,34 +221,38 @@ class CommitSequence:
         """A commit of one write."""
         return self.commit(Part(writes=((table, write),), epoch=epoch))
 
-    def write_rows(self, table: MemoryTable, resolve: Callable[[], RowDelta | None]) -> bool:
-        """A commit of a few rows that `resolve` gives, called with no other commit in between; None for no change.
+    @property
+    def logged(self) -> bool:
+        """Whether commits are kept in a log, so that `write_rows` can't be used."""
+        return self._store is not None
 
-        Much cheaper than `commit`, and only for commits that nobody has to find in a log: False without calling
-        `resolve` when there is one.
+    def write_rows(
+        self, table: MemoryTable, apply: Callable[[PointWriter, int, _Given], _Done], given: _Given
+    ) -> _Done:
+        """A commit of a few rows, made by `apply` with the table's writer and the number; it says what it did.
+
+        Much cheaper than `commit`, and only for commits that nobody has to find in a log. No other commit comes in
+        between. There is no new number when `apply` gives None or UNCHANGED.
         """
-        if self._store is not None:
-            return False
         with self._lock:
             if self._closed:
                 raise ClosedError("the commit sequence is closed")
-            if self._tables.get(table.id) is not table:
+            if self._tables.get(table.id) is not table or table.writer is None:
                 raise NotFoundError.of("table", table.name, known=(known.name for known in self._tables.values()))
-            delta = resolve()
-            if delta is not None:
-                number = self.sequence + 1
-                table.apply_rows(number, delta)
+            number = self.sequence + 1
+            done = apply(table.writer, number, given)
+            if done is not None and done is not UNCHANGED:
                 self.sequence = number
+                self.times.note(number)
                 if self._listeners:
-                    changed = {table.id: Changed(len(delta.rows), len(delta.removed))}
-                    self._unheard.append(Commit(number, changed))
-                if table.may_be_vacuumed:
-                    table.vacuum(self._floor(table.id))
-                self._note_expiry(table)
+                    self._unheard.append(Commit(number, {table.id: done}))
+                table.tidy(self._floor)
+                if table.settings.retention is not None:
+                    self._note_expiry(table)
             outermost = not self._depth
         if outermost and self._unheard:
             self._tell()
-        return True
+        return done
 
     def writer(self, name: str) -> WriterState | None:
         return self._writers.get(name)
@@ -325,7 +329,8 @@ class CommitSequence:
         with self._writing_base:
             with self.exclusive():
                 tables = [table.to_write(self._floor(table.id)) for table in self._tables.values()]
-                draft = store.begin_base(self.sequence, self._writers)
+                oldest = min((table.floor for table in tables), default=self.sequence)
+                draft = store.begin_base(self.sequence, self._writers, self.times.since(oldest))
             store.finish_base(draft, tables)
 
     def _keep_house(self) -> float | None:

@@ -74,12 +74,12 @@ class DurableStore:
         """Whether the log has outgrown what a base would hold, so that writing one costs no more than it saves."""
         return self._log.unmerged_bytes >= max(_SMALLEST_LOG_TO_MERGE, self._base.size)
 
-    def begin_base(self, sequence: int, writers: Mapping[str, WriterState]) -> Base:
+    def begin_base(self, sequence: int, writers: Mapping[str, WriterState], times: Sequence[tuple[int, int]]) -> Base:
         """Begin a new log segment; what is committed from now on is not part of the base."""
         with self._told_as_ours():
             segment = self._log.rotate()
         self._log.unmerged_bytes = 0
-        return Base(sequence, segment, _plain(writers))
+        return Base(sequence, segment, _plain(writers), times=list(times))
 
     def finish_base(self, draft: Base, tables: Sequence[TableToWrite]) -> None:
         """Write the tables that changed since the last base, put the base in place and drop what it replaces."""

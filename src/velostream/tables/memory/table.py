@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from velostream.errors import TableError
@@ -18,7 +18,7 @@ from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, Tabl
 from velostream.tables.memory.condition import Plan, PlanCache
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.encode import NeedsArrow, RowEncoder
-from velostream.tables.memory.generation import Delta, Generation, RowDelta
+from velostream.tables.memory.generation import Changed, Delta, Generation
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.index import PositionIndex
 from velostream.tables.memory.keys import key_normaliser
@@ -29,6 +29,7 @@ from velostream.tables.memory.snapshot import MemorySnapshot
 from velostream.tables.memory.stage import Stage
 from velostream.tables.memory.statistics import ColumnStatistics
 from velostream.tables.memory.store import TableToWrite
+from velostream.tables.memory.tail import Patch
 
 if TYPE_CHECKING:
     from velostream.tables.memory.sequence import CommitSequence
@@ -88,8 +89,10 @@ class MemoryTable(Table):
         self._newest: MemorySnapshot | None = None
         self._closing: Callable[[], None] | None = None
         self.layout = RowLayout.of(schema.arrow)
-        self._encoder = RowEncoder.of(schema)
-        self._writer: PointWriter | None = None
+        # Rows of a log can't be taken one by one.
+        self._encoder = None if sequence.logged else RowEncoder.of(schema)
+        self.writer = self._writer_of(generation)
+        """For the commit sequence, under its lock; None for tables that take columns only."""
         self.plans = PlanCache()
         self._statistics: tuple[int, ColumnStatistics] | None = None
         self.expiry_is_due = False
@@ -159,6 +162,15 @@ class MemoryTable(Table):
             self._newest = snapshot
         return snapshot
 
+    def version_at(self, instant: datetime) -> int:
+        number = self._sequence.times.number_at(instant)
+        generation = self._generation
+        oldest = max(generation.floor, self._forgotten_before(generation))
+        # Version 0 is the table before its first commit.
+        if number is None or number < oldest or not generation.journal.version_at(number):
+            raise TableError.no_version_at(self.name, instant)
+        return number
+
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         end = self.snapshot(until)
         if since > end.sequence:
@@ -195,25 +207,35 @@ class MemoryTable(Table):
             return False
         try:
             rows = [encoder.values(record) for record in records]
-            return self._sequence.write_rows(self, lambda: self._point_writer(encoder).put(mode, rows))
+            put = PointWriter.append if mode is Mode.APPEND else PointWriter.upsert
+            self._sequence.write_rows(self, put, rows)
         except NeedsArrow:
             return False
+        return True
 
     def update_records(self, records: Sequence[Mapping[str, Any]]) -> int | None:
         encoder = self._encoder
         if encoder is None or len(records) > _MOST_SINGLE_ROWS:
             return None
-        found = 0
-
-        def resolve() -> RowDelta | None:
-            nonlocal found
-            delta, found = self._point_writer(encoder).update(records)
-            return delta
-
         try:
-            return found if self._sequence.write_rows(self, resolve) else None
+            changes = [encoder.changes(record) for record in records]
         except NeedsArrow:
             return None
+        if len(changes) == 1:
+            done = self._sequence.write_rows(self, PointWriter.update_one, changes[0])
+            return 0 if done is None else 1
+        found = 0
+
+        def update(writer: PointWriter, number: int, given: Sequence[tuple[Hashable, Patch]]) -> Changed:
+            nonlocal found
+            found = sum(writer.holds(key) for key, _ in given)
+            wanted: dict[Hashable, Patch] = {}
+            for key, values in given:
+                wanted[key] = wanted[key] | values if key in wanted else values
+            return writer.update(number, wanted)
+
+        self._sequence.write_rows(self, update, changes)
+        return found
 
     def delete_keys(self, keys: Sequence[KeyValue]) -> int | None:
         encoder = self._encoder
@@ -223,22 +245,7 @@ class MemoryTable(Table):
             wanted = dict.fromkeys(map(encoder.given_key, keys))
         except NeedsArrow:
             return None
-        removed = 0
-
-        def resolve() -> RowDelta | None:
-            nonlocal removed
-            delta = self._point_writer(encoder).delete(wanted)
-            removed = 0 if delta is None else len(delta.removed)
-            return delta
-
-        return removed if self._sequence.write_rows(self, resolve) else None
-
-    def _point_writer(self, encoder: RowEncoder) -> PointWriter:
-        """Under the commit lock only: a generation may be followed by another any time before."""
-        writer = self._writer
-        if writer is None or writer.generation is not self._generation:
-            writer = self._writer = PointWriter(self.name, self._generation, encoder)
-        return writer
+        return self._sequence.write_rows(self, PointWriter.delete, wanted).removed
 
     def __len__(self) -> int:
         return len(self.snapshot())
@@ -293,18 +300,16 @@ class MemoryTable(Table):
         self._generation.apply(sequence, delta)
         self._keep_within_limit()
 
-    def apply_rows(self, sequence: int, delta: RowDelta) -> None:
-        """Like `apply`, of a commit that needs no log."""
-        self._generation.apply_rows(sequence, delta)
-        if self.settings.memory_limit is not None and not self._generation.stored.rows:
+    def tidy(self, floor: Callable[[str], int]) -> None:
+        """For the commit sequence, under its lock, after a commit of a few rows; `floor` gives that of a table."""
+        generation = self._generation
+        if generation.length > 2 * generation.alive and generation.length - generation.alive >= _FEWEST_DEAD_ROWS:
+            self.vacuum(floor(self.id))
+        if self.settings.memory_limit is not None and not generation.stored.rows:
             self._keep_within_limit()
 
-    @property
-    def may_be_vacuumed(self) -> bool:
-        """Whether there are so many removed rows that `vacuum` is worth asking."""
-        generation = self._generation
-        dead = generation.length - generation.alive
-        return dead >= _FEWEST_DEAD_ROWS and dead > generation.alive
+    def _writer_of(self, generation: Generation) -> PointWriter | None:
+        return None if self._encoder is None else PointWriter(self.name, generation, self._encoder)
 
     def ids_of(self, positions: Integers) -> Integers:
         """Names of rows that the log can use. For the commit sequence, under its lock."""
@@ -341,6 +346,7 @@ class MemoryTable(Table):
         unseen = generation.journal.removed_until(floor)
         if unseen >= _FEWEST_DEAD_ROWS and unseen > generation.length - unseen:
             self._generation = generation.renumbered(floor)
+            self.writer = self._writer_of(self._generation)
             self._newest = self._statistics = None
             self._keep_within_limit()
 
