@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from velostream.engine.planning import Lens
@@ -44,8 +45,8 @@ class BoundInput:
     schema: Schema
     entry: Entry | None = None
     spec: SourceSpec | None = None
-    version: int | None = None
-    """The version of the entry's table to read; None: the newest."""
+    version: int | datetime | None = None
+    """The version of the entry's table to read, or when it was that of the table; None: the newest."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,19 @@ class EngineContext:
             )
         return self.table(entry.id)
 
+    def older_snapshot(self, entry: Entry, version: int | datetime) -> Snapshot:
+        """A table as of one of its versions, or as it was at an instant."""
+        table = self.table_of(entry)
+        if isinstance(version, int):
+            return table.snapshot(version)
+        if version > datetime.now(UTC):
+            raise TableError(
+                f'what table "{table.name}" holds at {version.isoformat(sep=" ")} is not known yet',
+                hint="leave TIMESTAMP AS OF out for the newest version",
+                code="unknown-version",
+            )
+        return table.snapshot(table.version_at(version))
+
     def frame(
         self, session: SparkSession, entry: Entry, *, at: int | None = None, reader: Reader | None = None
     ) -> DataFrame:

@@ -61,8 +61,10 @@ class Puller:
         if plan.strategy is Strategy.PASSTHROUGH and plan.passthrough is not None:
             entry = self._entry(plan.passthrough.table)
             version = plan.inputs[0].version
-            if transaction is None or version is not None:
-                snapshot = self._context.table_of(entry).snapshot(version)
+            if version is not None:
+                snapshot = self._context.older_snapshot(entry, version)
+            elif transaction is None:
+                snapshot = self._context.table_of(entry).snapshot()
             else:
                 snapshot = transaction.snapshot(entry)
             with suppress(NotLowerable, CannotCompile):
@@ -89,7 +91,7 @@ class Puller:
             for one in bound.inputs:
                 reader = Reader(sql, one.relation)
                 if one.entry is not None and one.version is not None:
-                    older = self._context.table_of(one.entry).snapshot(one.version)
+                    older = self._context.older_snapshot(one.entry, one.version)
                     frames[one.relation] = self._context.frame_of(session, one.entry, older, reader=reader)
                 elif one.entry is not None and one.entry.id in instead:
                     snapshot = instead[one.entry.id]

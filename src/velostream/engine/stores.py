@@ -152,6 +152,9 @@ class StoreTable(Table):
     def snapshot(self, version: int | None = None) -> Snapshot:
         return self._ask(lambda table: table.snapshot(version))
 
+    def version_at(self, instant: datetime) -> int:
+        return self._ask(lambda table: table.version_at(instant))
+
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         self.require("changes")
         return self._ask(lambda table: table.changes(since, until))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -79,8 +80,8 @@ class Input:
     source: SourceRef | None = None
     options: tuple[OptionValue, ...] = ()
     """Merged options of the source: URI and FROM … WITH over the statement's."""
-    version: int | None = None
-    """The version of the table to read, by VERSION AS OF; None: the newest."""
+    version: int | datetime | None = None
+    """The state of the table to read, by VERSION AS OF or TIMESTAMP AS OF; None: the newest."""
 
 
 @dataclass(frozen=True)

@@ -213,11 +213,11 @@ class _Planner:
         ]
 
     def _older_versions(self, resolution: Resolution) -> list[SqlError]:
-        """Problems for VERSION AS OF where the result is kept up to date: an older version never changes."""
+        """Problems for … AS OF where the result is kept up to date: an older version never changes."""
         return [
             ValidationError(
                 f'an older version of table "{entry.target.name}" can\'t be followed',
-                hint=f"FROM {entry.target.name}; or SELECT … VERSION AS OF {entry.version} by itself",
+                hint=f"FROM {entry.target.name}; or the SELECT with AS OF by itself",
                 **pointer(resolution.tree, self.text),
             )
             for entry in resolution.inputs

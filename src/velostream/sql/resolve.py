@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
+import pyarrow as pa
 from sqlglot import exp
 
 from velostream.errors import NotExecutableError, OptionError, ResolveError, SqlError, ValidationError
+from velostream.model.conform import parse_timestamps
 from velostream.sql.columns import ColumnResolver
 from velostream.sql.from_clause import FromClause, aliased, joins_within, renamed
 from velostream.sql.option_names import covers, merge_options
@@ -229,25 +232,25 @@ class _Resolver:
         columns = Columns() if schema is None or node.args.get("pivots") else Columns(schema.names, complete=True)
         return Source(alias, renamed(columns, node), entry.relation)
 
-    def _version(self, node: exp.Table, written: str) -> int | None:
-        """The number of VERSION AS OF, taken off the node: Spark is given that version as the relation."""
+    def _version(self, node: exp.Table, written: str) -> int | datetime | None:
+        """What VERSION or TIMESTAMP AS OF names, taken off the node: Spark is given that version as the relation."""
         asked = node.args.get("version")
         if asked is None and not node.args.get("when"):
             return None
-        number = asked.expression if isinstance(asked, exp.Version) and str(asked.this).upper() == "VERSION" else None
-        if isinstance(number, exp.Literal) and not number.is_string and str(number.this).isdigit():
-            node.set("version", None)
-            return int(str(number.this))
-        self.problems.append(
-            NotExecutableError(
-                f'an older version of table "{written}" is named by its number',
-                hint=f"FROM {written} VERSION AS OF n; a table's version tells its present number",
-                **pointer(node, self.text),
+        found = _as_of(asked) if isinstance(asked, exp.Version) and str(asked.args.get("kind")) == "AS OF" else None
+        if found is None:
+            self.problems.append(
+                NotExecutableError(
+                    f'an older version of table "{written}" is named by its number or by a time',
+                    hint=f"FROM {written} VERSION AS OF n; or FROM {written} TIMESTAMP AS OF '2026-01-31 12:00:00'",
+                    **pointer(node, self.text),
+                )
             )
-        )
-        return None
+        else:
+            node.set("version", None)
+        return found
 
-    def _input(self, node: exp.Table, written: str, version: int | None) -> Input | None:
+    def _input(self, node: exp.Table, written: str, version: int | datetime | None) -> Input | None:
         reference = self.references.get(written.lower())
         if reference is not None:
             return self._source_input(reference)
@@ -317,6 +320,26 @@ class _Resolver:
         for part in node.walk(prune=lambda n: isinstance(n, exp.Query)):
             if isinstance(part, exp.Query) and part is not node:
                 self._query(part, outer=outer, named=named)
+
+
+def _as_of(asked: exp.Version) -> int | datetime | None:
+    """A number or an instant; None for anything but a constant of the kind."""
+    named = asked.expression
+    if str(asked.this).upper() == "VERSION":
+        is_number = isinstance(named, exp.Literal) and not named.is_string and str(named.this).isdigit()
+        return int(str(named.this)) if is_number else None
+    if isinstance(named, exp.Cast) and named.to.this in _TIMES:
+        named = named.this
+    if not isinstance(named, exp.Literal) or not named.is_string:
+        return None
+    try:
+        instant = parse_timestamps(pa.array([str(named.this).strip()]))[0].as_py()
+    except pa.ArrowInvalid:
+        return None
+    return instant if isinstance(instant, datetime) else None
+
+
+_TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.DATE)
 
 
 def _reads(entry: Input) -> tuple[object, ...]:

@@ -131,7 +131,8 @@ def test_what_spark_understands_is_no_error(plan, text):
 
 
 def test_an_older_version_of_a_table_is_refused_with_a_hint(view):
-    assert "by its number" in only_problem_of(view, "SELECT a FROM bag TIMESTAMP AS OF '2020-01-01'").message
+    for odd in ("TIMESTAMP AS OF 'yesterday'", "TIMESTAMP AS OF 20", "TIMESTAMP AS OF now()", "VERSION AS OF '3'"):
+        assert "by its number or by a time" in only_problem_of(view, f"SELECT a FROM bag {odd}").message
 
 
 def test_a_source_gets_its_own_options_over_the_statements(plan, shop):

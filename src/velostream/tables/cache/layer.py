@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -118,6 +119,9 @@ class CachedTable(Table):
         if version is not None or self._of_thread.depth:
             return self.behind.snapshot(version)
         return _CachedSnapshot(self)
+
+    def version_at(self, instant: datetime) -> int:
+        return self.behind.version_at(instant)
 
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         return self.behind.changes(since, until)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -108,6 +109,9 @@ class CacheTable(Table):
     def snapshot(self, version: int | None = None) -> Snapshot:
         self._expire()
         return _CacheSnapshot(self, self._rows.snapshot(version))
+
+    def version_at(self, instant: datetime) -> int:
+        return self._rows.version_at(instant)
 
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         self._expire()
