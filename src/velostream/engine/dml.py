@@ -16,7 +16,7 @@ from sqlglot import exp
 from velostream.engine.assignment import assign_column, assign_constant
 from velostream.engine.values import values_rows
 from velostream.errors import NotExecutableError, ResolveError, TableError, ValidationError
-from velostream.model.change import CHANGE, Epoch, Mode, Write
+from velostream.model.change import Epoch, Mode, Write, signed
 from velostream.model.expression import Expression, Literal
 from velostream.model.schema import Schema
 from velostream.sql.lower import NotLowerable, lower
@@ -237,11 +237,6 @@ def check_new_keys(table: Table, snapshot: Snapshot, old: pa.Table, new: pa.Tabl
 
 def _tuples(rows: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(python_values(column) for column in rows.columns), strict=True))
-
-
-def signed(rows: pa.Table, sign: int) -> pa.Table:
-    """Rows as changes of that sign."""
-    return rows.append_column(CHANGE, pa.array([sign] * rows.num_rows, pa.int8()))
 
 
 def _values(table: Table, statement: Insert, parameters: Parameters | None, evaluate: Evaluate | None) -> pa.Table:

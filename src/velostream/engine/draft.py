@@ -19,6 +19,7 @@ from velostream.model.change import CHANGE, ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.schema import Schema
 from velostream.tables.base import CompiledCondition, KeyValue, Row, Snapshot, Table, TableCapabilities, TableSpec
+from velostream.tables.lookups import as_keys
 from velostream.tables.memory.compare import match_rows, rows_equal
 from velostream.tables.memory.conform import conform
 from velostream.tables.memory.keys import key_values
@@ -176,7 +177,7 @@ class _Overlay:
 
     def _remove(self, rows: pa.Table) -> None:
         keys = self._key_columns(rows)
-        self._commit(Write(Mode.UPSERT, self._of_base(_key_array(keys))), Write(Mode.DELETE, keys))
+        self._commit(Write(Mode.UPSERT, self._of_base(as_keys(keys))), Write(Mode.DELETE, keys))
 
     def _remove_rows(self, rows: pa.Table) -> None:
         own = match_rows(self.came.snapshot().scan(), rows)
@@ -208,7 +209,7 @@ class _Overlay:
         gone, came = self.gone.snapshot().scan(), self.came.snapshot().scan()
         if not self._schema.key:
             return bool(len(match_rows(newest.scan(), gone).right) < gone.num_rows)
-        keys = _key_array(concatenated([rows.select(list(self._schema.key)) for rows in (gone, came)]))
+        keys = as_keys(concatenated([rows.select(list(self._schema.key)) for rows in (gone, came)]))
         before, now = self._base.lookup(keys), newest.lookup(keys)
         return bool(before.num_rows != now.num_rows or not rows_equal(before, now).all())
 
@@ -219,7 +220,7 @@ class _Overlay:
         return conform(rows, table=self._name, schema=self._schema, columns=self._schema.key, check_nulls=False)
 
     def _keys(self, rows: pa.Table) -> Keys:
-        return _key_array(rows.select(list(self._schema.key)))
+        return as_keys(rows.select(list(self._schema.key)))
 
 
 class _DraftSnapshot(Snapshot):
@@ -283,10 +284,6 @@ def _by_position(standing: pa.Table, came: pa.Table) -> pa.Table:
 
 def _without_position(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([_POSITION])
-
-
-def _key_array(keys: pa.Table) -> pa.ChunkedArray | pa.Table:
-    return keys.column(0) if keys.num_columns == 1 else keys
 
 
 def _shown(key: pa.Table) -> Any:

@@ -24,6 +24,7 @@ from velostream.model.schema import Schema
 from velostream.sql.parameters import Parameters
 from velostream.sql.parse import parse_expression
 from velostream.tables.base import KeyValue, Row, Snapshot, Table
+from velostream.tables.lookups import as_keys
 from velostream.tables.memory.keys import key_values
 from velostream.tables.memory.values import python_values
 
@@ -193,7 +194,7 @@ class TableHandle:
             missing = [name for name in key if name not in given.column_names]
             if missing:
                 raise TableError(f'rows for bulk_update lack the key column "{missing[0]}"', code="missing-column")
-            found = self._table.snapshot().lookup(_key_array(given.select(list(key))))
+            found = self._table.snapshot().lookup(as_keys(given.select(list(key))))
             given = given.take(found.column(_POSITION))
             changed = found.drop_columns([_POSITION])
             for name in given.column_names:
@@ -231,8 +232,8 @@ class TableHandle:
         keys = pa.Table.from_arrays([given.column(name) for name in pairs], names=names)
         snapshot = self._table.snapshot()
         if set(names) == set(self.schema.key):
-            return snapshot.lookup(_key_array(keys.select(list(self.schema.key))))
-        return snapshot.lookup_by(names, _key_array(keys))
+            return snapshot.lookup(as_keys(keys.select(list(self.schema.key))))
+        return snapshot.lookup_by(names, as_keys(keys))
 
     def scan(self) -> Rows:
         """All rows."""
@@ -398,7 +399,7 @@ class TableHandle:
             return pa.Table.from_batches([keys])
         key = self.schema.select(self._key())
         rows = [_key_record(key.names, value) for value in keys]
-        return _key_array(rows_to_arrow(rows, Schema(tuple(key.columns))))
+        return as_keys(rows_to_arrow(rows, Schema(tuple(key.columns))))
 
 
 def _few_records(rows: Any) -> Sequence[Mapping[str, Any]] | None:
@@ -415,7 +416,3 @@ def _key_record(names: Sequence[str], value: Any) -> dict[str, Any]:
     if len(values) != len(names):
         raise TableError(f"a key has the columns {', '.join(names)}, not the values {value!r}", code="wrong-type")
     return dict(zip(names, values, strict=True))
-
-
-def _key_array(keys: pa.Table) -> pa.ChunkedArray | pa.Table:
-    return keys.column(0) if keys.num_columns == 1 else keys

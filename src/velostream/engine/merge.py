@@ -15,10 +15,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from velostream.engine.assignment import assign_column
-from velostream.engine.dml import Evaluate, check_new_keys, signed
+from velostream.engine.dml import Evaluate, check_new_keys
 from velostream.engine.draft import DraftTable, concatenated
 from velostream.errors import ResolveError, TableError, ValidationError
-from velostream.model.change import Mode, Write
+from velostream.model.change import Mode, Write, signed
 from velostream.model.schema import Schema
 from velostream.sql.parameters import Parameters, bind
 from velostream.sql.pointing import pointer

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from velostream.engine.assignment import assign_column, assign_constant
-from velostream.engine.dml import check_new_keys, signed
+from velostream.engine.dml import check_new_keys
 from velostream.engine.draft import DraftTable, concatenated
 from velostream.engine.folding import Fold
 from velostream.engine.identities import Identities
-from velostream.model.change import Mode, Write
+from velostream.model.change import Mode, Write, signed
 from velostream.model.expression import Call, Case, Cast, ColumnRef, Expression, Literal
 from velostream.model.schema import Column, Schema
 from velostream.sql.keytypes import key_cast

@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from velostream.engine.directory import sync, write_atomically
+from velostream.engine.stores import by_commit_group
 from velostream.errors import NotFoundError, StateError, StoreError, TableError, UnsupportedError, VelostreamError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.sources.base import BadRecord
@@ -80,7 +81,7 @@ class PendingTransactions:
         what it has checked until this returns.
         """
         ours = [share for share in shares if isinstance(share.table, MemoryTable)]
-        groups = _groups(share for share in shares if share not in ours)
+        groups = by_commit_group([share for share in shares if share not in ours], lambda share: share.table)
         if len(groups) + bool(ours or epoch) <= 1:
             for group in groups:
                 _commit_together(group, None)
@@ -169,7 +170,8 @@ class PendingTransactions:
         known = self._context.sequence.writer(WRITER)
         if known is None or known.epoch < note.number:
             ours = [share for share in note.shares if isinstance(share.table, MemoryTable)]
-            groups = _groups(share for share in note.shares if share not in ours)
+            others = [share for share in note.shares if share not in ours]
+            groups = by_commit_group(others, lambda share: share.table)
             if groups and not decided and not self._decide(groups[0], note):
                 return
             for group in groups[1:]:
@@ -290,19 +292,6 @@ class _Note:
     @property
     def in_stores(self) -> Epoch:
         return Epoch(f"{WRITER}.{self.name}", self.number)
-
-
-def _groups(shares: Iterable[Share]) -> list[list[Share]]:
-    """Shares of tables that can be committed in one step, together."""
-    groups: list[tuple[object, list[Share]]] = []
-    for share in shares:
-        identity = share.table.commit_group
-        found = next((members for known, members in groups if known == identity), None)
-        if found is None:
-            groups.append((identity, [share]))
-        else:
-            found.append(share)
-    return [members for _, members in groups]
 
 
 def _commit_together(group: Sequence[Share], epoch: Epoch | None) -> None:

@@ -276,7 +276,7 @@ def write_to_stores(part: Part) -> Part:
         return part
     repeatable = all(write.mode is Mode.REPLACE for several in writes.values() for write in several)
     epoch = None if repeatable else part.epoch
-    for group in _groups(writes):
+    for group in by_commit_group(writes, lambda table: table):
         shares = [TableWrites(table, writes[table]) for table in group]
         if not all(table.capabilities.transactions for table in group):
             for table in group:
@@ -288,16 +288,17 @@ def write_to_stores(part: Part) -> Part:
     return replace(part, writes=[(table, write) for table, write in part.writes if not isinstance(table, StoreTable)])
 
 
-def _groups(tables: Iterable[StoreTable]) -> list[list[StoreTable]]:
-    """Tables that can be committed in one step, together."""
-    groups: list[tuple[object, list[StoreTable]]] = []
-    for table in tables:
-        identity = table.commit_group
+def by_commit_group(items: Iterable[T], table_of: Callable[[T], Table]) -> list[list[T]]:
+    """The items, those together whose tables can be committed in one step."""
+    groups: list[tuple[object, list[T]]] = []
+    for item in items:
+        identity = table_of(item).commit_group
+        # Identities need only be comparable, so there is no dictionary of them.
         found = next((members for known, members in groups if known == identity), None)
         if found is None:
-            groups.append((identity, [table]))
+            groups.append((identity, [item]))
         else:
-            found.append(table)
+            found.append(item)
     return [members for _, members in groups]
 
 

@@ -62,3 +62,8 @@ class ChangeBatch:
 
     version: int
     arrow: pa.Table
+
+
+def signed(rows: pa.Table, sign: int) -> pa.Table:
+    """The rows as changes of one sign."""
+    return rows.append_column(CHANGE, pa.repeat(pa.scalar(sign, pa.int8()), rows.num_rows))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,6 +18,8 @@ DEFAULT_INTERVAL = timedelta(seconds=2)
 DEFAULT_MULTIPLIER = 1.5
 DEFAULT_MAX_DELAY = timedelta(seconds=120)
 LONGEST_WHILE_RUNNING = timedelta(seconds=15)
+SHORTLY = timedelta(milliseconds=10)
+LONGEST_AT_ONCE = timedelta(milliseconds=500)
 
 
 class RetryStrategy(StrEnum):
@@ -76,6 +80,11 @@ class RetryPolicy:
         return replace(policy, max_delay=min(policy.max_delay, LONGEST_WHILE_RUNNING))
 
     @classmethod
+    def at_once(cls) -> RetryPolicy:
+        """For what somebody waits for: a lock or a conflict is over in milliseconds, a server is back in seconds."""
+        return cls(RetryStrategy.EXPONENTIAL, interval=SHORTLY, multiplier=2, max_delay=LONGEST_AT_ONCE)
+
+    @classmethod
     def from_options(
         cls, options: Options, *, prefix: str = "topic", environment: Mapping[str, str] | None = None
     ) -> RetryPolicy:
@@ -90,6 +99,26 @@ class RetryPolicy:
             max_delay=_duration(options, f"{prefix}.retry.max.delay", base.max_delay),
             increment=_duration(options, f"{prefix}.retry.increment", interval),
         )
+
+
+class Attempts:
+    """Tries at one thing, until the time for all of them is up. For one thread."""
+
+    def __init__(self, policy: RetryPolicy, *, within: timedelta) -> None:
+        self._policy = policy
+        self._deadline = time.monotonic() + within.total_seconds()
+        self.failed = 0
+        """How many there were."""
+
+    def pause(self) -> bool:
+        """After a failure: wait for the next try; False, without a wait, when the time would be up by then."""
+        self.failed += 1
+        # Not all who failed together come back together.
+        delay = self._policy.delay(self.failed).total_seconds() * random.uniform(0.5, 1)  # noqa: S311 - no secret
+        if time.monotonic() + delay > self._deadline:
+            return False
+        time.sleep(delay)
+        return True
 
 
 def _strategy(name: str, value: str | None) -> RetryStrategy:

@@ -19,6 +19,11 @@ POSITION = "_position"
 """First column of a lookup's result: which of the given keys a row answers."""
 
 
+def as_keys(keys: pa.Table) -> pa.ChunkedArray | pa.Table:
+    """Keys in the form that lookups take: a composite key stays a table."""
+    return keys.column(0) if keys.num_columns == 1 else keys
+
+
 class Wanted:
     """The keys of one lookup, by columns `on`."""
 

@@ -17,7 +17,6 @@ from velostream.tables.mysql_types import foreign_codec, own_codec
 from velostream.tables.relational.codec import Codec
 from velostream.tables.relational.dialect import (
     IDENTITY,
-    Dialect,
     DriverConnection,
     Failure,
     FindCondition,
@@ -25,7 +24,7 @@ from velostream.tables.relational.dialect import (
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server_table import ServerTable
+from velostream.tables.relational.server_table import ServerDialect, ServerTable
 
 _FEW_VALUES = 100
 """So many are compared with every row, if there is no index; more are looked up by every row."""
@@ -73,7 +72,7 @@ class MysqlTable(ServerTable):
             super().drop_index(columns)
 
 
-class MysqlDialect(Dialect):
+class MysqlDialect(ServerDialect):
     """MySQL and MariaDB: rows go in by multi-row INSERT, batches of keys as one JSON document.
 
     A key of columns that can't be NULL nor long is the primary key. Otherwise it is a unique index over generated
@@ -85,7 +84,6 @@ class MysqlDialect(Dialect):
     longest_name: ClassVar[int | None] = 64
     text_type: ClassVar[str] = "LONGTEXT"
     bytes_type: ClassVar[str] = "LONGBLOB"
-    finds_nulls_apart: ClassVar[bool] = True
 
     def __init__(
         self, address: ServerAddress, *, ssl: dict[str, Any], timeout_seconds: float, lock_seconds: float
@@ -93,18 +91,9 @@ class MysqlDialect(Dialect):
         import pymysql
 
         self.errors = (pymysql.Error,)
-        self._address = address
-        self._arguments = (address.password, sorted(ssl.items()), timeout_seconds, lock_seconds)
+        super().__init__(address, settings=(sorted(ssl.items()), timeout_seconds, lock_seconds))
         self._connect = partial(connect, address, ssl=ssl, timeout_seconds=timeout_seconds, lock_seconds=lock_seconds)
         self._collation = ""
-
-    @property
-    def address(self) -> str:
-        return str(self._address)
-
-    @property
-    def connection_arguments(self) -> object:
-        return self._arguments
 
     def connect(self) -> DriverConnection:
         opened = self._connect()
@@ -123,10 +112,6 @@ class MysqlDialect(Dialect):
 
     def lost(self, connection: DriverConnection) -> bool:
         return is_lost(connection)
-
-    def alive(self, connection: DriverConnection) -> bool:
-        self.run(connection, "SELECT 1")
-        return True
 
     def failure(self, error: BaseException) -> Failure:
         return failure_of(error, shown=self._address.without_password)

@@ -18,14 +18,13 @@ from velostream.tables.postgres_types import NONDETERMINISTIC, PostgresCodec, ar
 from velostream.tables.relational.codec import Codec
 from velostream.tables.relational.dialect import (
     IDENTITY,
-    Dialect,
     DriverConnection,
     Failure,
     FindCondition,
 )
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
-from velostream.tables.relational.server_table import ServerTable
+from velostream.tables.relational.server_table import ServerDialect, ServerTable
 
 _BYTES_AT_ONCE = 32_000_000
 _NULL = "NULL"
@@ -58,7 +57,7 @@ class PostgresTable(ServerTable):
         )
 
 
-class PostgresDialect(Dialect):
+class PostgresDialect(ServerDialect):
     """PostgreSQL: rows go in by COPY, whole batches of keys or rows by arrays, and what comes back is binary.
 
     A key is a unique index with NULLs as values; texts and bytes are in it by their SHA-256, computed by the server, as
@@ -70,7 +69,6 @@ class PostgresDialect(Dialect):
     name_type: str = 'text COLLATE "C"'
     text_type: ClassVar[str] = "text"
     bytes_type: ClassVar[str] = "bytea"
-    finds_nulls_apart: ClassVar[bool] = True
 
     def __init__(
         self, address: ServerAddress, *, parameters: dict[str, str], timeout_seconds: float, lock_seconds: float
@@ -78,21 +76,12 @@ class PostgresDialect(Dialect):
         import psycopg
 
         self.errors = (psycopg.Error,)
-        self._address = address
-        self._arguments = (address.password, sorted(parameters.items()), timeout_seconds, lock_seconds)
+        super().__init__(address, settings=(sorted(parameters.items()), timeout_seconds, lock_seconds))
         self._connect = partial(
             connect, address, parameters=parameters, timeout_seconds=timeout_seconds, lock_seconds=lock_seconds
         )
         self._stamps: dict[str, tuple[str, str]] = {}
         """By table, the moment of the last look and what it gave."""
-
-    @property
-    def address(self) -> str:
-        return str(self._address)
-
-    @property
-    def connection_arguments(self) -> object:
-        return self._arguments
 
     def connect(self) -> DriverConnection:
         return self._connect()
@@ -103,10 +92,6 @@ class PostgresDialect(Dialect):
 
     def lost(self, connection: DriverConnection) -> bool:
         return is_lost(connection)
-
-    def alive(self, connection: DriverConnection) -> bool:
-        self.run(connection, "SELECT 1")
-        return True
 
     def failure(self, error: BaseException) -> Failure:
         return failure_of(error, shown=self._address.without_password)

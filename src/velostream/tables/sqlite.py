@@ -40,6 +40,7 @@ from velostream.tables.relational.codec import (
 )
 from velostream.tables.relational.dialect import Dialect, DriverConnection, Failure, Trouble, encoded_rows
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
+from velostream.tables.stored import is_read_only
 
 _DIGITS_OF_DOUBLE = 15
 """Decimals of so many digits keep their order as doubles, whatever the last bit of a conversion."""
@@ -68,7 +69,7 @@ class SqliteTable(RelationalTable):
             folder = tempfile.mkdtemp(prefix="velostream-sqlite-")
             path = Path(folder) / _FILE
         wait = options.duration("query.timeout") or timedelta()
-        dialect = SqliteDialect(path, wait=wait, read_only=options.text("access") == "read-only")
+        dialect = SqliteDialect(path, wait=wait, read_only=is_read_only(options))
         if folder is not None:
             weakref.finalize(dialect, shutil.rmtree, folder, ignore_errors=True)
         return dialect

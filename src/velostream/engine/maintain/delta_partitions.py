@@ -10,8 +10,8 @@ import pyarrow as pa
 from velostream.engine.maintain.delta_rows import fingerprint_of, is_too_much, rows_with
 from velostream.engine.maintain.refresh import Refresh
 from velostream.engine.maintain.steps import difference
-from velostream.engine.maintain.views import Maintenance, Movement, signed, without_origin
-from velostream.model.change import Mode, Write
+from velostream.engine.maintain.views import Maintenance, Movement, without_origin
+from velostream.model.change import Mode, Write, signed
 from velostream.model.schema import Schema
 from velostream.tables.base import Table
 from velostream.tables.memory.keys import key_values

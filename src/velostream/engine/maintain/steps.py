@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.engine.maintain.views import signed
 from velostream.engine.relations import arrow_result, keep_alive, run_sql
-from velostream.model.change import CHANGE
+from velostream.model.change import CHANGE, signed
 from velostream.model.expression import columns_of
 from velostream.model.schema import Schema
 from velostream.tables.memory.evaluate import CannotCompile, Compiled, column_of, compile_expression

@@ -25,7 +25,7 @@ from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.errors import TableError, VelostreamError
-from velostream.model.change import CHANGE, Epoch, Write
+from velostream.model.change import Epoch, Write, signed
 from velostream.model.retry import RetryPolicy
 from velostream.tables.memory.sequence import Commit, Part
 
@@ -337,8 +337,3 @@ def without_origin(rows: pa.Table, entry: Entry) -> pa.Table:
     """The rows of an input without the column that only the fold of its source knows."""
     hidden = entry.kind is EntryKind.SOURCE and ORIGIN in rows.column_names
     return rows.drop_columns([ORIGIN]) if hidden else rows
-
-
-def signed(rows: pa.Table, sign: int) -> pa.Table:
-    """The rows as changes of one sign."""
-    return rows.append_column(CHANGE, pa.repeat(pa.scalar(sign, pa.int8()), rows.num_rows))

@@ -34,6 +34,7 @@ from velostream.tables.memory.conform import conform
 from velostream.tables.memory.keys import key_normaliser, key_values
 from velostream.tables.memory.table import MemoryTable
 from velostream.tables.memory.values import python_values
+from velostream.tables.stored import WRITABLE
 
 _OWN_WAYS = ("ttl", "retention")
 """What a memory table has options for and a cache does itself: it has to know which rows leave."""
@@ -50,18 +51,7 @@ class CacheTable(Table):
         Option("ttl", "how long after it was written a row is kept; for ever by default", OptionType.DURATION),
         *(option for option in MemoryTable.options if option.name not in _OWN_WAYS),
     )
-    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
-        insert=True,
-        update=True,
-        delete=True,
-        upsert=True,
-        lookup=True,
-        conditions=True,
-        epochs=True,
-        changes=True,
-        versions=True,
-        durable=True,
-    )
+    capabilities: ClassVar[TableCapabilities] = replace(WRITABLE, versions=True)
 
     def __init__(self, rows: MemoryTable, limits: CacheLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Over a memory table that nobody else writes to."""

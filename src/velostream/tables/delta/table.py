@@ -16,22 +16,24 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, StateError, TableError, UnsupportedError
+from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, TableError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
-from velostream.model.options import Option, Options, OptionType
-from velostream.tables.base import Origin, Table, TableCapabilities, TableSpec
+from velostream.model.options import Option, Options
+from velostream.tables.base import Origin, TableCapabilities, TableSpec
 from velostream.tables.delta.codec import Codec
 from velostream.tables.delta.files import DataFiles
 from velostream.tables.delta.log import DeltaLog, LogState, LostRace, wrapped_errors
 from velostream.tables.delta.snapshot import DeltaCondition, DeltaSnapshot
 from velostream.tables.delta.writing import FilesToChange, changed_rows
 from velostream.tables.difference import Differ, Difference
+from velostream.tables.stored import ACCESS, IF_EXISTS, WRITABLE, StoredTable, is_read_only, mismatch, unknown_version
 
 _OWNER = "velostream.table"
 _SCHEMA = "velostream.schema"
@@ -48,40 +50,17 @@ _MOST_ATTEMPTS = 100
 """Each that fails is somebody else's that succeeds."""
 
 
-class DeltaTable(Table):
+class DeltaTable(StoredTable):
     """See the module's text."""
 
     kind: ClassVar[str] = "delta"
     options: ClassVar[tuple[Option, ...]] = (
         Option("url", "folder of the tables, or a Delta table itself; default: a folder of the connection's own"),
         Option("table", "name of the table's folder there; default: the table's name"),
-        Option(
-            "if.exists",
-            "what to do with a table that is there already",
-            OptionType.CHOICE,
-            default="adopt",
-            choices=("adopt", "fail", "replace"),
-        ),
-        Option(
-            "access",
-            "read-only attaches a table without writing anything to it",
-            OptionType.CHOICE,
-            default="read-write",
-            choices=("read-write", "read-only"),
-        ),
+        IF_EXISTS,
+        ACCESS,
     )
-    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
-        insert=True,
-        update=True,
-        delete=True,
-        upsert=True,
-        lookup=True,
-        conditions=True,
-        epochs=True,
-        changes=True,
-        versions=True,
-        durable=True,
-    )
+    capabilities: ClassVar[TableCapabilities] = replace(WRITABLE, versions=True)
 
     def __init__(self, spec: TableSpec, location: Path, *, read_only: bool) -> None:
         """Use `DeltaTable.open`."""
@@ -108,7 +87,7 @@ class DeltaTable(Table):
     def open(cls, spec: TableSpec) -> DeltaTable:
         options = Options(spec.options, cls.options)
         location = _location(spec, options)
-        if options.text("access") == "read-only":
+        if is_read_only(options):
             if not DeltaLog.exists(location):
                 raise NotFoundError.of("table", str(location))
             return cls(spec, location, read_only=True)
@@ -128,13 +107,7 @@ class DeltaTable(Table):
         return self._newest().data_version
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        if self._read_only:
-            refused = UnsupportedError.capability(self.kind, _CAPABILITY_OF[write.mode])
-            refused.detail, refused.hint = (
-                f'table "{self.name}" is attached read-only',
-                "WITH ('access' = 'read-write')",
-            )
-            raise refused
+        self._refuse_if_read_only(_CAPABILITY_OF[write.mode])
         with self._writing_lock:
             for _ in range(_MOST_ATTEMPTS):
                 state = self._writing.newest()
@@ -173,7 +146,7 @@ class DeltaTable(Table):
         end = self._newest() if until is None else self._at(until)
         start = self._at(since)
         if start.version > end.version:
-            raise _unknown_version(self.name, since, end.data_version)
+            raise unknown_version(self.name, since, end.data_version)
         before, after = set(start.files), set(end.files)
         removed = self._files.read([file for file in start.files if file not in after])
         added = self._files.read([file for file in end.files if file not in before])
@@ -194,7 +167,7 @@ class DeltaTable(Table):
         with self._reading_lock:
             newest = self._reading.newest()
             if version > newest.version:
-                raise _unknown_version(self.name, version, newest.data_version)
+                raise unknown_version(self.name, version, newest.data_version)
             found = self._reading.at(version)
         # Files of the newest version are surely there; VACUUM removes the others in time.
         if found is None or not self._files.exist(set(found.files) - set(newest.files)):
@@ -240,12 +213,8 @@ class DeltaTable(Table):
         else:
             same = there.names == self._codec.encoded.names and there.types == self._codec.encoded.types
         if not same:
-            raise StateError(
-                f'table "{self.name}" is stored with other columns',
-                detail=f"stored: {', '.join(f'{field.name} {field.type}' for field in there)}",
-                hint="name another table: WITH ('table' = …), or give up what is there: WITH ('if.exists' = 'replace')",
-                code="schema-mismatch",
-            )
+            stored = ", ".join(f"{field.name} {field.type}" for field in there)
+            raise mismatch(self.kind, self.name, [f"stored: {stored}"])
 
 
 def _location(spec: TableSpec, options: Options) -> Path:
@@ -267,11 +236,3 @@ def _location(spec: TableSpec, options: Options) -> Path:
 def _remove(location: Path) -> None:
     with wrapped_errors(location):
         shutil.rmtree(location)
-
-
-def _unknown_version(table: str, version: int, newest: int) -> TableError:
-    return TableError(
-        f'version {version} of table "{table}" does not exist yet',
-        detail=f"newest version: {newest}",
-        code="unknown-version",
-    )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from velostream.errors import Category, StoreError, VelostreamError
+from velostream.model.retry import Attempts, RetryPolicy, RetryStrategy
 
 T = TypeVar("T")
 KIND = "mongodb"
@@ -24,8 +24,14 @@ _WRITE_CONFLICT = 112
 _SNAPSHOT_UNAVAILABLE = 246
 _SNAPSHOT_TOO_OLD = 239
 _ATTEMPTS = 4
-_PAUSE_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 0.5
+"""After so many conflicts it is looked whether anybody is behind them."""
+_RETRY = RetryPolicy(
+    RetryStrategy.LINEAR,
+    interval=timedelta(milliseconds=20),
+    increment=timedelta(milliseconds=20),
+    max_delay=timedelta(milliseconds=500),
+)
+_READ_AGAIN_WITHIN = timedelta(milliseconds=500)
 
 
 class Connection:
@@ -129,7 +135,8 @@ class Connection:
         """Ask something that changes nothing, again where a connection was lost or a snapshot isn't there yet."""
         from pymongo.errors import ConnectionFailure, OperationFailure, ServerSelectionTimeoutError
 
-        for attempt in range(1, _ATTEMPTS):
+        attempts = Attempts(_RETRY, within=_READ_AGAIN_WITHIN)
+        while True:
             try:
                 with self.told():
                     return ask()
@@ -137,11 +144,8 @@ class Connection:
                 cause = error.__cause__
                 lost = isinstance(cause, ConnectionFailure) and not isinstance(cause, ServerSelectionTimeoutError)
                 early = isinstance(cause, OperationFailure) and cause.code == _SNAPSHOT_UNAVAILABLE
-                if not (lost or early):
+                if not (lost or early) or not attempts.pause():
                     raise
-                time.sleep(_PAUSE_SECONDS * attempt)
-        with self.told():
-            return ask()
 
     def transact(self, work: Callable[[Any], T], *, patience: timedelta) -> T:
         """Run work in a transaction, given its session: all of it is done and on disk, or nothing.
@@ -151,22 +155,19 @@ class Connection:
         """
         from pymongo.errors import PyMongoError
 
-        deadline = time.monotonic() + patience.total_seconds()
-        attempt = 0
+        attempts = Attempts(_RETRY, within=patience)
         with self.told(), self.client.start_session() as session:
             while True:
-                attempt += 1
                 try:
                     with session.start_transaction(**_transaction_settings()):
                         done = work(session)
                         # Left to the end of the block, an unknown result could not be told from a failure of the work.
-                        self._commit(session, deadline)
+                        self._commit(session, attempts)
                 except PyMongoError as error:
-                    if not error.has_error_label("TransientTransactionError") or time.monotonic() >= deadline:
+                    if not error.has_error_label("TransientTransactionError") or not attempts.pause():
                         raise
-                    if attempt % _ATTEMPTS == 0:
+                    if attempts.failed % _ATTEMPTS == 0:
                         self._end_orphans()
-                    time.sleep(min(_PAUSE_SECONDS * attempt, _LONGEST_PAUSE_SECONDS))
                 else:
                     return done
 
@@ -197,16 +198,15 @@ class Connection:
             _log.debug("orphaned transactions at %s are left to the server: %s", self.where, error)
 
     @staticmethod
-    def _commit(session: Any, deadline: float) -> None:
+    def _commit(session: Any, attempts: Attempts) -> None:
         from pymongo.errors import PyMongoError
 
         while True:
             try:
                 session.commit_transaction()
             except PyMongoError as error:
-                if not error.has_error_label("UnknownTransactionCommitResult") or time.monotonic() >= deadline:
+                if not error.has_error_label("UnknownTransactionCommitResult") or not attempts.pause():
                     raise
-                time.sleep(_PAUSE_SECONDS)
             else:
                 return
 

@@ -11,10 +11,10 @@ from velostream.errors import AlreadyExistsError, NotFoundError, StateError, Tab
 from velostream.model.options import Options
 from velostream.model.schema import Schema
 from velostream.tables.base import Origin, TableSpec
-from velostream.tables.document_stores import check_columns, is_read_only, mismatch
 from velostream.tables.mongodb.client import KIND, Connection
 from velostream.tables.mongodb.layout import HASH, Document, Layout
 from velostream.tables.mongodb.metadata import RESERVED, Metadata, TableState
+from velostream.tables.stored import check_columns, column_missing, is_read_only, mismatch
 
 _DOCUMENTS_LOOKED_AT = 1000
 _ALREADY_THERE = 48
@@ -44,7 +44,7 @@ class Opening:
                 raise NotFoundError.of("collection", name)
             state = metadata.state(name)
             if state is not None and state.made:
-                check_columns(KIND, spec, state.schema)
+                check_columns(KIND, spec.name, wanted=spec.schema, there=state.schema)
             layout = _checked_layout(spec, database[name], own=state is not None and state.made)
             return cls(name, layout, "", None if state is None else Origin(state.id, state.made))
         metadata.create()
@@ -79,7 +79,7 @@ class Opening:
     ) -> Opening:
         made = state.made if state is not None else not there
         if state is not None and made:
-            check_columns(KIND, spec, state.schema)
+            check_columns(KIND, spec.name, wanted=spec.schema, there=state.schema)
         layout = _checked_layout(spec, database[name], own=made)
         if state is None:
             # The entry first: a crash in between leaves an entry whose collection is made by the next opening.
@@ -146,7 +146,7 @@ def _differences(layout: Layout, documents: Sequence[Document]) -> list[str]:
     found = []
     for column in layout.schema.columns:
         if documents and not any(column.name in document for document in documents):
-            found.append(f'column "{column.name}" {column.sql_type} is not there')
+            found.append(column_missing(column))
             continue
         try:
             layout.rows(documents, [column.name])

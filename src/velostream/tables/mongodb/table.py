@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from velostream.errors import StoreError, TableError, UnsupportedError
-from velostream.model.change import ChangeBatch, Epoch, Write
+from velostream.model.change import Epoch, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options
 from velostream.tables.base import Table, TableCapabilities, TableSpec, TableWrites
 from velostream.tables.change_log import Changes, net_changes
-from velostream.tables.difference import Differ
-from velostream.tables.document_stores import (
-    OPTIONS,
+from velostream.tables.documents import (
+    CACHED_CONDITIONS,
+    DOCUMENT_OPTIONS,
+    DocumentTable,
     connect_timeout,
+    credentials_of,
     dropped,
-    is_read_only,
-    pool_size,
-    read_only,
-    retry_timeout,
-    unknown_version,
     url_of,
 )
 from velostream.tables.mongodb.client import KIND, Connection
@@ -34,52 +31,30 @@ from velostream.tables.mongodb.reader import Reader
 from velostream.tables.mongodb.snapshot import MongodbSnapshot
 from velostream.tables.mongodb.watch import Watch
 from velostream.tables.mongodb.writer import Writer
+from velostream.tables.stored import WRITABLE, pool_size, retry_timeout
 
-_CACHED_CONDITIONS = 1024
 
-
-class MongodbTable(Table):
+class MongodbTable(DocumentTable):
     """A collection of a database on a replica set."""
 
     kind: ClassVar[str] = KIND
     options: ClassVar[tuple[Option, ...]] = (
-        *OPTIONS,
+        *DOCUMENT_OPTIONS,
         Option("index", "columns to index: a,b is one index of two columns, a;b are two indexes"),
     )
-    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
-        insert=True,
-        update=True,
-        delete=True,
-        upsert=True,
-        lookup=True,
-        conditions=True,
-        epochs=True,
-        transactions=True,
-        changes=True,
-        durable=True,
-    )
+    capabilities: ClassVar[TableCapabilities] = replace(WRITABLE, transactions=True)
 
     def __init__(self, spec: TableSpec, options: Options, connection: Connection, opened: Opening) -> None:
         """Use `open`."""
-        self.name = spec.name
-        self.schema = spec.schema
+        super().__init__(spec, options, incarnation=opened.incarnation)
         self.collection = opened.collection
+        self.origin = opened.origin
         self._connection = connection
-        self._read_only = is_read_only(options)
-        self._history = options.integer("history") or 0
         self._patience = retry_timeout(options)
         self._layout = opened.layout
-        self._incarnation = opened.incarnation
-        self._id = spec.id
-        self.origin = opened.origin
         self._metadata = Metadata(connection.database)
-        self._differ = Differ(spec.name, spec.schema)
-        self._lock = threading.RLock()
-        self._expected: int | None = None
-        """Within `exclusive`, the version it has seen; a commit by another process since then is a conflict."""
         self._watch = Watch(connection, opened.collection)
-        self._compiled = lru_cache(_CACHED_CONDITIONS)(self._compile)
-        self._closed = False
+        self._compiled = lru_cache(CACHED_CONDITIONS)(self._compile)
 
     @classmethod
     def open(cls, spec: TableSpec) -> Self:
@@ -89,9 +64,11 @@ class MongodbTable(Table):
             import pymongo  # noqa: F401
         except ImportError as error:
             raise StoreError.missing_driver(cls.kind, module="pymongo", extra="mongodb") from error
-        credentials = {name: text for name in ("username", "password") if (text := options.text(name))}
         connection = Connection.to(
-            url, credentials=credentials, timeout=connect_timeout(options), pool_size=pool_size(options)
+            url,
+            credentials=credentials_of(options),
+            timeout=connect_timeout(options),
+            pool_size=pool_size(options) or 1,
         )
         try:
             with connection.told():
@@ -99,12 +76,6 @@ class MongodbTable(Table):
         except BaseException:
             connection.close()
             raise
-
-    @property
-    def version(self) -> int:
-        if self._read_only:
-            return 0
-        return self._state().version
 
     @property
     def commit_group(self) -> object:
@@ -127,29 +98,9 @@ class MongodbTable(Table):
 
     def snapshot(self, version: int | None = None) -> MongodbSnapshot:
         at, newest = self._connection.read(self._now)
-        if version is not None and version != newest:
-            if version > newest:
-                raise unknown_version(self.name, version, newest)
-            raise TableError.version_gone(self.name, version, oldest=newest)
+        self._check_newest(version, newest)
         reader = Reader(self._connection, self.collection, self._layout, at=at)
         return MongodbSnapshot(self.name, reader, newest, compile_condition=self.compile_condition)
-
-    def changes(self, since: int, until: int | None = None) -> ChangeBatch:
-        self._refuse_if_read_only("changes")
-
-        def ask() -> tuple[TableState, int, Sequence[Changes]]:
-            with self._connection.client.start_session() as session, session.start_transaction():
-                state = self._checked(self._metadata.state(self.collection, session=session))
-                end = state.version if until is None else until
-                return state, end, self._metadata.changes(self.collection, since, end, session=session)
-
-        state, end, steps = self._connection.read(ask)
-        if max(since, end) > state.version:
-            raise unknown_version(self.name, max(since, end), state.version)
-        oldest = state.version if state.followed_from is None else state.followed_from
-        if since < oldest:
-            raise TableError.version_gone(self.name, since, oldest=oldest)
-        return ChangeBatch(end, net_changes(self.schema, steps).signed())
 
     def compile_condition(self, condition: Expression) -> MongodbCondition:
         return self._compiled(condition)
@@ -187,10 +138,6 @@ class MongodbTable(Table):
 
         return self._connection.read(ask)
 
-    def exclusive(self) -> AbstractContextManager[None]:
-        self._refuse_if_read_only("update")
-        return self._exclusively()
-
     def drop(self) -> None:
         if self._read_only:
             return
@@ -202,23 +149,21 @@ class MongodbTable(Table):
                 self._connection.database.drop_collection(self.collection)
             self._metadata.remove(self.collection)
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._watch.close()
-            self._connection.close()
+    def _release(self) -> None:
+        self._watch.close()
+        self._connection.close()
 
-    @contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        with self._lock:
-            outermost = self._expected is None
-            if outermost:
-                self._expected = self.version
-            try:
-                yield
-            finally:
-                if outermost:
-                    self._expected = None
+    def _entry(self) -> TableState | None:
+        return self._connection.read(lambda: self._metadata.state(self.collection))
+
+    def _logged(self, since: int, until: int | None) -> tuple[TableState, Sequence[Changes]]:
+        def ask() -> tuple[TableState, Sequence[Changes]]:
+            with self._connection.client.start_session() as session, session.start_transaction():
+                state = self._checked(self._metadata.state(self.collection, session=session))
+                end = state.version if until is None else until
+                return state, self._metadata.changes(self.collection, since, end, session=session)
+
+        return self._connection.read(ask)
 
     def _commit(self, parts: Sequence[TableWrites], epoch: Epoch | None) -> dict[MongodbTable, int]:
         """The version of each table that holds its part."""
@@ -287,14 +232,6 @@ class MongodbTable(Table):
         entry = found["firstBatch"][0] if found["firstBatch"] else None
         return found["atClusterTime"], self._checked(None if entry is None else TableState.of(entry)).version
 
-    def _state(self) -> TableState:
-        return self._checked(self._connection.read(lambda: self._metadata.state(self.collection)))
-
-    def _checked(self, state: TableState | None) -> TableState:
-        if state is None or state.incarnation != self._incarnation:
-            raise dropped(self.name)
-        return state
-
     def _compile(self, condition: Expression) -> MongodbCondition:
         return compile_filter(condition, self._layout, self._indexes())
 
@@ -315,7 +252,3 @@ class MongodbTable(Table):
             refused.detail = f'tables "{self.name}" and "{table.name}" are in different stores'
             raise refused
         return table
-
-    def _refuse_if_read_only(self, capability: str) -> None:
-        if self._read_only:
-            raise read_only(self.kind, self.name, capability)

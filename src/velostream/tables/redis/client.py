@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from velostream.errors import Category, StoreError
+from velostream.model.retry import Attempts, RetryPolicy
 from velostream.tables.redis.scripts import COMMIT, READ
 
 T = TypeVar("T")
 KIND = "redis"
-_PAUSE_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 0.5
 _LONGEST_SCRIPT_SECONDS = 120
 _KEYS_PER_LOOK = 5000
 _STAMP_FIELDS = ("run_id", "rdb_last_save_time", "rdb_changes_since_last_save", "expired_keys", "evicted_keys")
@@ -93,17 +91,14 @@ class Connection:
         """Ask something that may be asked again, until it is answered or patience ends."""
         import redis
 
-        deadline = time.monotonic() + self.patience.total_seconds()
-        pause = _PAUSE_SECONDS
+        attempts = Attempts(RetryPolicy.at_once(), within=self.patience)
         with self.told():
             while True:
                 try:
                     return question(self.client)
                 except (redis.ConnectionError, redis.TimeoutError) as error:
-                    if category_of(error) is not Category.NETWORK or time.monotonic() >= deadline:
+                    if category_of(error) is not Category.NETWORK or not attempts.pause():
                         raise
-                    time.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def read(self, keys: Sequence[str], arguments: Sequence[Any]) -> list[Any]:
         return list(self.ask(lambda _: self._read(keys=keys, args=arguments)))

@@ -13,11 +13,12 @@ import pyarrow as pa
 from velostream.errors import AlreadyExistsError, NotFoundError, TableError
 from velostream.model.options import Options
 from velostream.tables.base import Origin, TableSpec
-from velostream.tables.document_stores import check_columns, dropped, is_read_only, mismatch
+from velostream.tables.documents import dropped
 from velostream.tables.redis.client import KIND, Connection
 from velostream.tables.redis.columns import Packed
 from velostream.tables.redis.layout import Layout
 from velostream.tables.redis.state import TableState, check_index, create_index, remove
+from velostream.tables.stored import check_columns, is_read_only, mismatch
 
 _HASHES_LOOKED_AT = 1000
 
@@ -102,7 +103,7 @@ def _fitting(
     """The layout to use, checked against what is there."""
     if (state is not None and state.made) or (state is None and not theirs):
         if state is not None:
-            check_columns(KIND, spec, state.schema)
+            check_columns(KIND, spec.name, wanted=spec.schema, there=state.schema)
         layout.check()
         return layout
     adopted = Layout(layout.name, layout.prefix, layout.schema, own=False, key_inside=False)

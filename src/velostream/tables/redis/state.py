@@ -9,7 +9,7 @@ from typing import Any
 
 from velostream.errors import UnsupportedError
 from velostream.model.schema import Schema
-from velostream.tables.document_stores import dropped
+from velostream.tables.documents import dropped
 from velostream.tables.redis.client import KIND, Connection
 from velostream.tables.redis.layout import Layout, is_rankable, scores
 from velostream.tables.redis.reader import Reader

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import struct
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from velostream.errors import StoreError, TableError, UnsupportedError
-from velostream.model.change import ChangeBatch, Epoch, Mode, Write
+from velostream.model.change import Epoch, Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.options import Option, Options, OptionType
-from velostream.tables.base import Table, TableCapabilities, TableSpec
-from velostream.tables.change_log import Changes, net_changes
-from velostream.tables.difference import Differ
-from velostream.tables.document_stores import (
-    OPTIONS,
+from velostream.model.retry import Attempts, RetryPolicy, RetryStrategy
+from velostream.tables.base import TableSpec
+from velostream.tables.change_log import Changes
+from velostream.tables.documents import (
+    CACHED_CONDITIONS,
+    DOCUMENT_OPTIONS,
+    DocumentTable,
     connect_timeout,
+    credentials_of,
     dropped,
-    is_read_only,
-    pool_size,
-    read_only,
-    retry_timeout,
-    unknown_version,
     url_of,
 )
 from velostream.tables.redis.client import KIND, Connection
@@ -35,51 +31,32 @@ from velostream.tables.redis.reader import Reader
 from velostream.tables.redis.snapshot import RedisSnapshot
 from velostream.tables.redis.state import TableState, create_index, drop_index, remove
 from velostream.tables.redis.writer import Writer
+from velostream.tables.stored import pool_size, retry_timeout
 
-_CACHED_CONDITIONS = 1024
 _ATTEMPTS = 4
-_PAUSE_SECONDS = 0.005
+_AFTER_CONFLICT = RetryPolicy(RetryStrategy.FIXED, interval=timedelta(milliseconds=5))
+"""A commit of another process takes no longer; it would win again if we waited for longer each time."""
 _VERSION_BYTES = 8
 
 
-class RedisTable(Table):
+class RedisTable(DocumentTable):
     """Hashes with a common prefix in a database of a Redis server."""
 
     kind: ClassVar[str] = KIND
     options: ClassVar[tuple[Option, ...]] = (
-        *OPTIONS,
+        *DOCUMENT_OPTIONS,
         Option("index", "columns of numbers or times, a,b, that have a sorted set each for conditions on ranges"),
         Option("ttl", "how long after its last write a row expires", OptionType.DURATION),
-    )
-    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
-        insert=True,
-        update=True,
-        delete=True,
-        upsert=True,
-        lookup=True,
-        conditions=True,
-        epochs=True,
-        changes=True,
-        durable=True,
     )
 
     def __init__(self, spec: TableSpec, options: Options, connection: Connection, opened: Opening) -> None:
         """Use `open`."""
-        self.name = spec.name
-        self.schema = spec.schema
+        super().__init__(spec, options, incarnation=opened.incarnation)
+        self.origin = opened.origin
         self._connection = connection
         self._layout = opened.layout
-        self._id = spec.id
-        self.origin = opened.origin
-        self._read_only = is_read_only(options)
-        history = options.integer("history") or 0
-        self._writer = Writer(connection, opened.layout, opened.incarnation, history)
-        self._differ = Differ(spec.name, spec.schema)
-        self._lock = threading.RLock()
-        self._expected: int | None = None
-        """Within `exclusive`, the version it has seen; a commit by another process since then is a conflict."""
-        self._compiled = lru_cache(_CACHED_CONDITIONS)(self._compile)
-        self._closed = False
+        self._writer = Writer(connection, opened.layout, opened.incarnation, self._history)
+        self._compiled = lru_cache(CACHED_CONDITIONS)(self._compile)
 
     @classmethod
     def open(cls, spec: TableSpec) -> Self:
@@ -91,20 +68,16 @@ class RedisTable(Table):
             raise StoreError.missing_driver(cls.kind, module="redis", extra="redis") from error
         connection = Connection.to(
             url,
-            credentials={name: text for name in ("username", "password") if (text := options.text(name))},
+            credentials=credentials_of(options),
             timeout=connect_timeout(options),
             patience=retry_timeout(options),
-            pool_size=pool_size(options),
+            pool_size=pool_size(options) or 1,
         )
         try:
             return cls(spec, options, connection, Opening.of(spec, options, connection))
         except BaseException:
             connection.close()
             raise
-
-    @property
-    def version(self) -> int:
-        return 0 if self._read_only else self._state().version
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
         self._refuse_if_read_only("insert")
@@ -136,23 +109,9 @@ class RedisTable(Table):
 
     def snapshot(self, version: int | None = None) -> RedisSnapshot:
         newest = self.version
-        if version is not None and version != newest:
-            if version > newest:
-                raise unknown_version(self.name, version, newest)
-            raise TableError.version_gone(self.name, version, oldest=newest)
+        self._check_newest(version, newest)
         reader = Reader(self._connection, self._layout)
         return RedisSnapshot(self.name, reader, newest, compile_condition=self.compile_condition)
-
-    def changes(self, since: int, until: int | None = None) -> ChangeBatch:
-        self._refuse_if_read_only("changes")
-        state, steps = self._logged(since, until)
-        end = state.version if until is None else until
-        if max(since, end) > state.version:
-            raise unknown_version(self.name, max(since, end), state.version)
-        oldest = state.version if state.followed_from is None else state.followed_from
-        if since < oldest:
-            raise TableError.version_gone(self.name, since, oldest=oldest)
-        return ChangeBatch(end, net_changes(self.schema, steps).signed())
 
     def compile_condition(self, condition: Expression) -> RedisCondition:
         return self._compiled(condition)
@@ -181,39 +140,21 @@ class RedisTable(Table):
             drop_index(self._connection, self._layout, self.schema.column(name).name)
         self._compiled.cache_clear()
 
-    def exclusive(self) -> AbstractContextManager[None]:
-        self._refuse_if_read_only("update")
-        return self._exclusively()
-
     def drop(self) -> None:
         if self._read_only:
             return
         with self._lock:
             state = TableState.of(self._connection, self._layout)
-            if state is not None and state.incarnation == self._writer.incarnation and state.id == self._id:
+            if state is not None and state.incarnation == self._incarnation and state.id == self._id:
                 remove(self._connection, self._layout, state, everything=state.made)
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._connection.close()
-
-    @contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        with self._lock:
-            outermost = self._expected is None
-            if outermost:
-                self._expected = self.version
-            try:
-                yield
-            finally:
-                if outermost:
-                    self._expected = None
+    def _release(self) -> None:
+        self._connection.close()
 
     def _commit(self, write: Write, epoch: Epoch | None) -> int:
         """Work out the difference and apply it, again if another process was faster."""
         number = self._writer.next_number()
-        deadline = time.monotonic() + self._connection.patience.total_seconds()
+        attempts = Attempts(_AFTER_CONFLICT, within=self._connection.patience)
         taken = 0
         while True:
             state = self._state()
@@ -239,12 +180,10 @@ class RedisTable(Table):
                             raise self._differ.duplicate_key(difference.added, int(details[0]))
                     case _ if self._expected is not None:
                         raise TableError.conflict(self.name)
-            if time.monotonic() >= deadline:
+            if not attempts.pause():
                 raise TableError.conflict(self.name)
-            time.sleep(_PAUSE_SECONDS)
 
     def _logged(self, since: int, until: int | None) -> tuple[TableState, list[Changes]]:
-        """The table's state and what commits did, read in one step."""
         last = "+inf" if until is None else str(until)
 
         def question(client: Any) -> list[Any]:
@@ -262,18 +201,12 @@ class RedisTable(Table):
         last = self._connection.ask(lambda client: client.hget(self._layout.epochs, epoch.writer))
         return last is not None and epoch.number <= int(last)
 
-    def _state(self) -> TableState:
-        return self._checked(TableState.of(self._connection, self._layout))
+    def _entry(self) -> TableState | None:
+        return TableState.of(self._connection, self._layout)
 
-    def _checked(self, state: TableState | None) -> TableState:
-        if state is None or state.incarnation != self._writer.incarnation:
-            raise dropped(self.name)
-        return state
+    def _state(self) -> TableState:
+        return self._checked(self._entry())
 
     def _compile(self, condition: Expression) -> RedisCondition:
         state = TableState.of(self._connection, self._layout)
         return compile_condition(condition, self._layout, () if state is None else state.indexes)
-
-    def _refuse_if_read_only(self, capability: str) -> None:
-        if self._read_only:
-            raise read_only(self.kind, self.name, capability)

@@ -11,8 +11,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from velostream.errors import NotFoundError, TableError, UnsupportedError
@@ -33,51 +32,23 @@ from velostream.tables.relational.pool import PoolSettings
 from velostream.tables.relational.reading import Reader
 from velostream.tables.relational.snapshot import RelationalSnapshot
 from velostream.tables.relational.writing import DuplicateRowError, TableWriter
+from velostream.tables.stored import STORE_OPTIONS, WRITABLE, StoredTable, is_read_only, pool_size, retry_timeout
 
 RELATIONAL_OPTIONS: tuple[Option, ...] = (
     Option("url", "where the store is, as a SQLAlchemy-style URL"),
-    Option("table", "the table's name in the store; its own name by default"),
-    Option(
-        "if.exists",
-        "what to do with a table that the store already has",
-        OptionType.CHOICE,
-        default="adopt",
-        choices=("adopt", "fail", "replace"),
-    ),
-    Option(
-        "access",
-        "read-only attaches a table or view without writing anything to the store",
-        OptionType.CHOICE,
-        default="read-write",
-        choices=("read-write", "read-only"),
-    ),
-    Option("history", "for how many commits `changes` is kept once the table is followed", OptionType.INTEGER, "1000"),
-    Option("pool.size", "how many connections there may be", OptionType.INTEGER, default="8"),
-    Option("connection.pool.size", "the same as pool.size", OptionType.INTEGER),
+    *STORE_OPTIONS,
     Option("pool.max.idle", "how many connections are kept while nobody uses them; all by default", OptionType.INTEGER),
     Option("pool.validation.query", "what a connection that lay idle must answer before it is used again"),
     Option("query.timeout", "how long to wait for a connection or a lock", OptionType.DURATION, default="30s"),
-    Option("retry.timeout", "how long to try again what failed for a passing reason", OptionType.DURATION, "15s"),
 )
 """Options every relational kind knows."""
 
 
-class RelationalTable(Table):
+class RelationalTable(StoredTable):
     """A table of a relational store. Commits are serialised by a lock on the table's entry in the store."""
 
     options: ClassVar[tuple[Option, ...]] = RELATIONAL_OPTIONS
-    capabilities: ClassVar[TableCapabilities] = TableCapabilities(
-        insert=True,
-        update=True,
-        delete=True,
-        upsert=True,
-        lookup=True,
-        conditions=True,
-        epochs=True,
-        transactions=True,
-        changes=True,
-        durable=True,
-    )
+    capabilities: ClassVar[TableCapabilities] = replace(WRITABLE, transactions=True)
 
     def __init__(self, database: Database, opened: Opened, *, name: str, options: Options) -> None:
         """Called by `open` only."""
@@ -92,7 +63,7 @@ class RelationalTable(Table):
         self._id = opened.id
         self._has_entry = opened.state is not None
         self.origin = None if opened.state is None else Origin(opened.state.id, opened.state.made)
-        self._read_only = options.text("access") == "read-only"
+        self._read_only = is_read_only(options)
         self._history = options.integer("history") or 0
         self._newest = RelationalSnapshot(database, self._reader, name=name, version=0)
         """For reads that don't ask for the version."""
@@ -154,10 +125,7 @@ class RelationalTable(Table):
 
     def snapshot(self, version: int | None = None) -> RelationalSnapshot:
         newest = self.version
-        if version is not None and version != newest:
-            if version > newest:
-                raise _unknown_version(self.name, version, newest)
-            raise TableError.version_gone(self.name, version, oldest=newest)
+        self._check_newest(version, newest)
         return RelationalSnapshot(self._database, self._reader, name=self.name, version=newest)
 
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
@@ -166,12 +134,7 @@ class RelationalTable(Table):
 
         def read(connection: DriverConnection) -> ChangeBatch:
             state = self._state(connection)
-            end = state.version if until is None else until
-            if max(since, end) > state.version:
-                raise _unknown_version(self.name, max(since, end), state.version)
-            oldest = state.version if state.followed_from is None else state.followed_from
-            if since < oldest:
-                raise TableError.version_gone(self.name, since, oldest=oldest)
+            end = self._end_of_changes(since, until, newest=state.version, followed_from=state.followed_from)
             logged = self._metadata.logged(connection, self._layout.name, since, end)
             return ChangeBatch(end, net_changes(self.schema, logged).signed())
 
@@ -311,13 +274,6 @@ class RelationalTable(Table):
         text = repr((self._layout.name, [column.stored_name for column in columns]))
         return f"velostream_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
-    def _refuse_if_read_only(self, capability: str) -> None:
-        if self._read_only:
-            refused = UnsupportedError.capability(self.kind, capability)
-            refused.detail = f'table "{self.name}" is attached read-only'
-            refused.hint = "WITH ('access' = 'read-write')"
-            raise refused
-
 
 @dataclass
 class _Share:
@@ -328,20 +284,12 @@ class _Share:
     read_at: int | None = None
 
 
-def _unknown_version(table: str, version: int, newest: int) -> TableError:
-    return TableError(
-        f'version {version} of table "{table}" does not exist yet',
-        detail=f"newest version: {newest}",
-        code="unknown-version",
-    )
-
-
 def pool_settings(options: Options) -> PoolSettings:
     default = PoolSettings()
     return PoolSettings(
-        size=options.integer("connection.pool.size") or options.integer("pool.size") or default.size,
+        size=pool_size(options) or default.size,
         most_idle=options.integer("pool.max.idle"),
         validation_query=options.text("pool.validation.query"),
         wait=options.duration("query.timeout") or default.wait,
-        retry=options.duration("retry.timeout") or timedelta(),
+        retry=retry_timeout(options),
     )

@@ -7,25 +7,18 @@ together.
 from __future__ import annotations
 
 import hashlib
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import ClassVar, TypeVar
 
 from velostream.errors import StoreError, TableError, VelostreamError
-from velostream.model.retry import RetryPolicy, RetryStrategy
+from velostream.model.retry import Attempts, RetryPolicy
 from velostream.tables.relational.dialect import Dialect, DriverConnection, Failure, Trouble
 from velostream.tables.relational.pool import ConnectionPool, Lease, NoConnectionError, PoolSettings
 
 T = TypeVar("T")
-
-_RETRY = RetryPolicy(
-    RetryStrategy.EXPONENTIAL, interval=timedelta(milliseconds=10), multiplier=2, max_delay=timedelta(seconds=1)
-)
 
 
 class _PassingError(Exception):
@@ -207,19 +200,15 @@ class Database:
                 self._undo(lease)
 
     def _repeatedly(self, once: Callable[[], T]) -> T:
-        deadline = time.monotonic() + self._settings.retry.total_seconds()
-        attempt = 0
+        attempts = Attempts(RetryPolicy.at_once(), within=self._settings.retry)
         while True:
-            attempt += 1
             try:
                 return once()
             except _PassingError as passing:
-                delay = _RETRY.delay(attempt).total_seconds() * random.uniform(0.5, 1)  # noqa: S311 - no secret
-                if time.monotonic() + delay > deadline:
-                    error = passing.error
-                    error.detail = f"{error.detail} (tried {attempt} times)" if attempt > 1 else error.detail
+                if not attempts.pause():
+                    error, count = passing.error, attempts.failed
+                    error.detail = f"{error.detail} (tried {count} times)" if count > 1 else error.detail
                     raise error from passing.__cause__
-            time.sleep(delay)
 
     def _write_once(self, work: Callable[[DriverConnection], T], *, repeatable: bool) -> T:
         committing = False

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from velostream.errors import AlreadyExistsError, NotFoundError, StateError
+from velostream.errors import AlreadyExistsError, NotFoundError
 from velostream.model.options import Options
-from velostream.model.schema import Column, Schema
 from velostream.tables.base import TableSpec
 from velostream.tables.relational.database import Database
 from velostream.tables.relational.dialect import DriverConnection
 from velostream.tables.relational.layout import DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.metadata import Metadata, TableState
+from velostream.tables.stored import check_columns, column_missing, is_read_only, mismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Opening:
     def open(self) -> Opened:
         """Raises `StoreError` with its category when the store can't be reached."""
         self._database.check()
-        if self._options.text("access") == "read-only":
+        if is_read_only(self._options):
             return self._database.read(self._attach)
         return self._database.write(self._make_or_find, repeatable=True)
 
@@ -54,7 +53,7 @@ class Opening:
         state = self._metadata.state(connection, self._name) if self._metadata.exists(connection) else None
         if state is None or not state.made:
             return self._opened(self._adopted_layout(declared), state, declared)
-        self._check_schema(state.schema)
+        check_columns(self._kind, self._name, wanted=self._spec.schema, there=state.schema)
         return self._opened(self._own_layout(), state, declared)
 
     def _make_or_find(self, connection: DriverConnection) -> Opened:
@@ -71,7 +70,7 @@ class Opening:
                         self._dialect.run(connection, statement)
                     state = declared = None
         if state is not None and state.made and declared is not None:
-            self._check_schema(state.schema)
+            check_columns(self._kind, self._name, wanted=self._spec.schema, there=state.schema)
             return self._opened(self._own_layout(), state, declared)
         if declared is not None:
             layout = self._adopted_layout(declared)
@@ -130,20 +129,20 @@ class Opening:
             there = declared.find(column.name)
             codec = None if there is None else self._dialect.adopted_codec(column.type, there.store_type)
             if there is None:
-                differences.append(f'column "{column.name}" {column.sql_type} is not there')
+                differences.append(column_missing(column))
             elif codec is None:
                 differences.append(f'column "{column.name}" is {there.store_type}, not {column.sql_type}')
             else:
                 columns.append(StoredColumn(column.name, there.name, codec, column.nullable and there.nullable))
         used = {column.stored_name for column in columns}
-        if self._options.text("access") != "read-only":
+        if not is_read_only(self._options):
             differences += [
                 f'column "{other.name}" {other.store_type} NOT NULL would get no value'
                 for other in declared.columns
                 if other.name not in used and not other.nullable and not other.has_default
             ]
         if differences:
-            raise self._mismatch(differences)
+            raise mismatch(self._kind, self._name, differences)
         key = frozenset(column.stored_name for column in columns if column.name in schema.key)
         nullable = any(column.nullable for column in columns if column.name in schema.key)
         return Layout(
@@ -155,35 +154,3 @@ class Opening:
             key_enforced=bool(key) and not nullable and key in declared.unique,
             identity=declared.identity,
         )
-
-    def _check_schema(self, there: Schema) -> None:
-        wanted = self._spec.schema
-        if there == wanted:
-            return
-        differences = []
-        for column in wanted.columns:
-            other = there.find(column.name)
-            if other is None:
-                differences.append(f'column "{column.name}" {column.sql_type} is not there')
-            elif other != column:
-                differences.append(f'column "{column.name}" is {_shown(other)}, not {_shown(column)}')
-        differences += [
-            f'column "{column.name}" {column.sql_type} is there and not asked for'
-            for column in there.columns
-            if wanted.find(column.name) is None
-        ]
-        if there.key != wanted.key:
-            differences.append(f"the key is ({', '.join(there.key)}), not ({', '.join(wanted.key)})")
-        raise self._mismatch(differences or ["the columns have another order"])
-
-    def _mismatch(self, differences: Sequence[str]) -> StateError:
-        return StateError(
-            f'table "{self._name}" in {self._kind} has other columns than asked for',
-            detail="; ".join(differences),
-            hint="name another table: WITH ('table' = …), or give up what is there: WITH ('if.exists' = 'replace')",
-            code="schema-mismatch",
-        )
-
-
-def _shown(column: Column) -> str:
-    return f"{column.sql_type}{'' if column.nullable else ' NOT NULL'}"

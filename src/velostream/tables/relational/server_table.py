@@ -1,4 +1,4 @@
-"""Tables of a database server, which may have a replica to read from."""
+"""Database servers: what their dialects share, and tables that may have a replica to read from."""
 
 from __future__ import annotations
 
@@ -11,10 +11,33 @@ from velostream.model.server import SERVER_OPTIONS, ServerAddress
 from velostream.tables.base import KeyValue, Row, TableSpec
 from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable, pool_settings
 from velostream.tables.relational.database import Database
-from velostream.tables.relational.dialect import Dialect
+from velostream.tables.relational.dialect import Dialect, DriverConnection
 from velostream.tables.relational.opening import Opened
 from velostream.tables.relational.reading import Reader
 from velostream.tables.relational.snapshot import RelationalSnapshot
+
+
+class ServerDialect(Dialect):
+    """A server's store: an address with a password, and connections that must be asked whether they are alive."""
+
+    finds_nulls_apart: ClassVar[bool] = True
+
+    def __init__(self, address: ServerAddress, *, settings: object) -> None:
+        """`settings` are all that `connect` uses beside the address."""
+        self._address = address
+        self._settings = settings
+
+    @property
+    def address(self) -> str:
+        return str(self._address)
+
+    @property
+    def connection_arguments(self) -> object:
+        return self._address.password, self._settings
+
+    def alive(self, connection: DriverConnection) -> bool:
+        self.run(connection, "SELECT 1")
+        return True
 
 
 class ServerTable(RelationalTable):
