@@ -23,7 +23,7 @@ from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State, StatusBoard
 from velostream.engine.stores import Stores, write_to_stores
 from velostream.errors import SourceError, TableError
-from velostream.model.change import Mode, Write
+from velostream.model.change import ORIGIN, Mode, Write
 from velostream.model.schema import Schema
 from velostream.sources.base import BadRecord, Source
 from velostream.sql.pushdown import pushed_condition
@@ -35,8 +35,6 @@ from velostream.tables.memory.table import MemoryTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ORIGIN = "_origin"
-"""Hidden column of a folded source: which part of it (a file) a row came from."""
 DEAD_LETTERS = "dead-letters"
 _DEAD_LETTER_SCHEMA = Schema.of(
     ("at", "TIMESTAMP"),

@@ -23,7 +23,7 @@ from velostream.engine.consumers import (
     TableConsumer,
     TransformingConsumer,
 )
-from velostream.engine.context import ORIGIN, EngineContext
+from velostream.engine.context import EngineContext
 from velostream.engine.gate import Gate, GatePolicy
 from velostream.engine.ingest import Batch, Consumer, Ingest, Outcome
 from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
@@ -38,6 +38,7 @@ from velostream.engine.planning import definition_of
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.status import State
 from velostream.errors import present
+from velostream.model.change import ORIGIN
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool

@@ -11,6 +11,9 @@ import pyarrow as pa
 CHANGE = "_change"
 """Name of the sign column of a change batch: int8, +1 the row is now there, -1 it is gone."""
 
+ORIGIN = "_origin"
+"""Hidden column of a folded source, text: which part of it (a file) a row came from, or which record it is the newest of."""
+
 JsonValue = Any
 """What `json.dumps` takes: an offset or a position."""
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.engine.context import ORIGIN
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
-from velostream.model.change import CHANGE, Epoch, Mode, Scope, Write
+from velostream.model.change import CHANGE, ORIGIN, Epoch, Mode, Scope, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Emits, Offset, Partition, Source
 from velostream.tables.memory.sequence import Part

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from velostream.engine.catalog import EntryKind
-from velostream.engine.context import ORIGIN
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.errors import TableError, VelostreamError
-from velostream.model.change import Epoch, Write, signed
+from velostream.model.change import ORIGIN, Epoch, Write, signed
 from velostream.model.retry import RetryPolicy
 from velostream.tables.memory.sequence import Commit, Part
 
