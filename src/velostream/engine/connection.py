@@ -107,7 +107,7 @@ class Connection:
         self._spoken = threading.local()
         self._lock = threading.Lock()
         self._closed = False
-        self._changed_at: dict[str, datetime] = {}
+        self._changed_at: dict[str, float] = {}
         sequence.listen(self._note_commit)
         self._supervisor.resume()
         self._executor.recover()
@@ -117,8 +117,14 @@ class Connection:
             self._resuming.start()
 
     def _note_commit(self, commit: Commit) -> None:
-        now = datetime.now(UTC)
-        self._changed_at.update(dict.fromkeys(commit.changed, now))
+        # Of every commit, so as little as can be: a moment is made of it for whoever asks.
+        now = time.time()
+        for table_id in commit.changed:
+            self._changed_at[table_id] = now
+
+    def _last_change(self, table_id: str) -> datetime | None:
+        seconds = self._changed_at.get(table_id)
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
     def execute(self, sql: str, params: Parameters = None) -> Result:
         """Execute one statement. A BEGIN holds for the statements of the same thread until its COMMIT or ROLLBACK."""
@@ -163,7 +169,7 @@ class Connection:
             spark=frame,
             spark_filter=lambda where: arrow_result(frame().where(where)),
             evaluate=self._executor.evaluate_over(entry, transaction=transaction),
-            last_updated=lambda: self._changed_at.get(entry.id),
+            last_updated=lambda: self._last_change(entry.id),
         )
 
     def register(self, name: str, data: Any, *, key: Sequence[str] = ()) -> TableHandle:
@@ -262,7 +268,7 @@ class Connection:
     def metrics(self) -> dict[str, Any]:
         """Figures of every table, and where the commit sequence stands."""
         tables = {
-            entry.name: dict(self._shower.stats(entry))
+            entry.name: self._shower.metrics(entry)
             for entry in self._context.catalog.visible()
             if entry.is_table and entry.schema is not None
         }

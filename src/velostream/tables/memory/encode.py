@@ -8,7 +8,7 @@ what is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from operator import itemgetter
 from typing import Any
@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from velostream.model.schema import Schema
 from velostream.tables.memory.keys import NAN, key_normaliser
-from velostream.tables.memory.tail import Values
+from velostream.tables.memory.tail import Patch, Values
 
 _EXACT = Context(prec=80, traps=[Inexact, InvalidOperation])
+_NO_OFFSET = timedelta(0)
 
 
 class NeedsArrow(Exception):  # noqa: N818 - no fault of anybody's: there is another way
@@ -31,12 +32,16 @@ class RowEncoder:
 
     def __init__(self, schema: Schema, kinds: Sequence[type], fits: Sequence[Callable[[Any], Any] | None]) -> None:
         self._names = schema.names
+        (first, *others) = schema.names
+        self._all: Callable[[Mapping[str, Any]], Values] = (
+            itemgetter(*schema.names) if others else lambda record: (record[first],)
+        )
         self._known = {name: place for place, name in enumerate(schema.names)}
         self._kinds = tuple(kinds)
         self._nullable = tuple(column.nullable for column in schema.columns)
         self._fits = tuple(fits)
         self._fitted = tuple(
-            (place, fit) for place, fit in enumerate(fits) if fit is not None and kinds[place] is not int
+            (place, fit) for place, fit in enumerate(fits) if fit is not None and kinds[place] not in (int, str)
         )
         self._bounds = tuple(
             (place, *_bounds(column.type)) for place, column in enumerate(schema.columns) if kinds[place] is int
@@ -56,11 +61,12 @@ class RowEncoder:
 
     def values(self, record: Mapping[str, Any]) -> Values:
         """A whole row; a column that isn't given is NULL."""
-        values: Values = tuple(map(record.get, self._names))
+        try:
+            values: Values = self._all(record)
+        except KeyError:
+            return self._slowly(record)
         if tuple(map(type, values)) != self._kinds:
-            if sum(map(record.__contains__, self._names)) != len(record):
-                raise NeedsArrow
-            return tuple([self.value(place, value) for place, value in enumerate(values)])
+            return self._slowly(record)
         if len(record) != len(values):
             raise NeedsArrow
         for place, lowest, highest in self._bounds:
@@ -80,6 +86,12 @@ class RowEncoder:
                     _text(text)
         return values if fitted is None else tuple(fitted)
 
+    def _slowly(self, record: Mapping[str, Any]) -> Values:
+        """Value by value: with NULLs, or with some that have to be refused."""
+        if not record.keys() <= self._known.keys():
+            raise NeedsArrow
+        return tuple([self.value(place, record.get(name)) for place, name in enumerate(self._names)])
+
     def value(self, place: int, value: Any) -> Any:
         """One value of a column."""
         if value is None:
@@ -89,17 +101,25 @@ class RowEncoder:
         kind, fit = self._kinds[place], self._fits[place]
         if type(value) is not kind:
             raise NeedsArrow
-        if kind is str:
-            return _text(value)
         return value if fit is None else fit(value)
 
-    def changed(self, record: Mapping[str, Any]) -> dict[int, Any]:
-        """The places of the columns a record names, and their values."""
-        known, value_of = self._known, self.value
-        try:
-            return {known[name]: value_of(known[name], value) for name, value in record.items()}
-        except KeyError as error:
-            raise NeedsArrow from error
+    def changes(self, record: Mapping[str, Any]) -> tuple[Hashable, Patch]:
+        """The key of a record, in the form of `keys.key_values`, and the values of the other columns it names."""
+        known, kinds, fits = self._known, self._kinds, self._fits
+        values: Patch = {}
+        for name, value in record.items():
+            place = known.get(name)
+            if place is None:
+                raise NeedsArrow
+            if type(value) is kinds[place]:
+                fit = fits[place]
+                values[place] = value if fit is None else fit(value)
+            else:
+                values[place] = self.value(place, value)
+        key = self.key_of_places(values)
+        for place in self._key_places:
+            del values[place]
+        return key, values
 
     def shown_key(self, row: Values) -> Any:
         """The key of a row as people know it."""
@@ -107,8 +127,9 @@ class RowEncoder:
 
     def key_of_places(self, values: Mapping[int, Any]) -> Hashable:
         """The key among values by their columns' places; all of it must be given, and NULL finds nothing."""
-        if any(values.get(place) is None for place in self._key_places):
-            raise NeedsArrow
+        for place in self._key_places:
+            if values.get(place) is None:
+                raise NeedsArrow
         return self.key(values)
 
     def given_key(self, key: Any) -> Hashable:
@@ -131,7 +152,7 @@ class RowEncoder:
 def _form(type_: pa.DataType) -> tuple[type, Callable[[Any], Any] | None] | None:
     """The Python type of a column's values, and what checks one; None for types that go over Arrow."""
     if pa.types.is_string(type_):
-        return str, None
+        return str, _text
     if pa.types.is_boolean(type_):
         return bool, None
     if pa.types.is_signed_integer(type_):
@@ -190,7 +211,7 @@ def _decimal(precision: int, scale: int) -> Callable[[Decimal], Decimal]:
 
 def _naive(value: datetime) -> datetime:
     if value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
+        value = (value if value.utcoffset() == _NO_OFFSET else value.astimezone(UTC)).replace(tzinfo=None)
     return value.replace(fold=0) if value.fold else value
 
 

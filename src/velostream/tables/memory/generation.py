@@ -46,6 +46,8 @@ class Form:
 
 _ORDINARY = Form()
 
+_Reading = tuple[tuple[int, ...], Callable[[Values | Mapping[int, Any]], Hashable]]
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -58,6 +60,13 @@ class Delta:
 
     def __bool__(self) -> bool:
         return bool(self.rows.num_rows or len(self.removed))
+
+
+class Changed(NamedTuple):
+    """How many rows a commit added to and removed from a table."""
+
+    added: int
+    removed: int
 
 
 class RowDelta(NamedTuple):
@@ -119,7 +128,7 @@ class Generation:
         self.secondary: dict[tuple[str, ...], PositionIndex] = {}
         self._key_places = [schema.get_field_index(name) for name in key]
         self._key_of = _picker(pa.schema([schema.field(name) for name in key]), self.key)
-        self._values_of: dict[tuple[str, ...], Callable[[Values | Mapping[int, Any]], Hashable]] = {}
+        self._readings: dict[tuple[str, ...], _Reading] = {}
         self.content: PositionIndex | None = None
         """Row hash to positions; made when rows of a bag are first removed by value."""
         self.length = 0
@@ -192,31 +201,49 @@ class Generation:
         if self.content is not None:
             self.content.add(row_hashes(delta.rows).tolist(), start)
 
-    def apply_rows(self, sequence: int, delta: RowDelta) -> None:
+    def apply_rows(self, sequence: int, delta: RowDelta) -> Changed:
         """Like `apply`. A bag with an index by row hash can't take rows this way."""
-        start = self.length
-        stored, removed = self.stored, self.removed
         rows, keys, gone = delta
-        for values in rows:
-            stored.rows.append(values)
-            removed.append(ALIVE)
+        for row, key in zip(rows, keys or repeat(None), strict=False):
+            self._add_row(row, key)
+        removed = self.removed.view
         for position in gone:
-            removed.view[position] = sequence
-        self.length = start + len(rows)
-        self.alive += len(rows) - len(gone)
+            removed[position] = sequence
+        self.alive -= len(gone)
+        self.journal.append_few(sequence, self.length, gone)
+        if len(self.stored.rows) >= MOST_ROWS:
+            self._end_tail()
+        return Changed(len(rows), len(gone))
+
+    def apply_row(self, sequence: int, row: Values | Patch, key: Hashable, gone: tuple[int, ...] = ()) -> None:
+        """Like `apply_rows`, for one row, which may replace one."""
+        self._add_row(row, key)
+        if gone:
+            self.removed.view[gone[0]] = sequence
+            self.alive -= 1
+        self.journal.append_few(sequence, self.length, gone)
+        if len(self.stored.rows) >= MOST_ROWS:
+            self._end_tail()
+
+    def _add_row(self, row: Values | Patch, key: Hashable) -> None:
+        position = self.length
+        self.stored.rows.append(row)
+        self.removed.append(ALIVE)
+        self.length = position + 1
+        self.alive += 1
         if self.added_at is not None:
-            self._note_time(len(rows))
-        self.journal.append_few(sequence, row_end=self.length, removed=gone)
+            self._note_time(1)
         if self.keys is not None:
-            self.keys.add_few(keys, start)
+            self.keys.add_one(key, position)
         for columns, index in self.secondary.items():
-            value_of = self.values_of(columns)
-            places = [self.schema.get_field_index(name) for name in columns]
-            index.add([value_of(stored.some_values(row, places)) for row in rows], start)
-        if len(stored.rows) >= MOST_ROWS:
-            self.stored = TailedChunks(stored.columnar())
-            if isinstance(self.keys, KeyHashes) and self.keys.wants_cover:
-                self.keys.cover(self.stored.chunks)
+            places, value_of = self._reading(columns)
+            index.add_one(value_of(self.stored.some_values(row, places)), position)
+
+    def _end_tail(self) -> None:
+        """Keep the rows of the tail as a chunk from now on."""
+        self.stored = TailedChunks(self.stored.columnar())
+        if isinstance(self.keys, KeyHashes) and self.keys.wants_cover:
+            self.keys.cover(self.stored.chunks)
 
     def _note_time(self, count: int) -> None:
         times = self.added_at
@@ -234,15 +261,16 @@ class Generation:
     def _key_at(self, position: int) -> Hashable:
         stored = self.stored
         if position >= stored.start:
-            return self.values_of(self.key)(stored.values_at(position))
+            return self._reading(self.key)[1](stored.values_at(position))
         return self._key_of(stored.chunks.values_at(position, self._key_places))
 
-    def values_of(self, columns: tuple[str, ...]) -> Callable[[Values | Mapping[int, Any]], Hashable]:
-        """From the values of a row to what an index on these columns has them under."""
-        value_of = self._values_of.get(columns)
-        if value_of is None:
-            value_of = self._values_of[columns] = _picker(self.schema, columns)
-        return value_of
+    def _reading(self, columns: tuple[str, ...]) -> _Reading:
+        """The places of these columns, and from the values of a row to what an index on them has it under."""
+        reading = self._readings.get(columns)
+        if reading is None:
+            places = tuple(self.schema.get_field_index(name) for name in columns)
+            reading = self._readings[columns] = places, _picker(self.schema, columns)
+        return reading
 
     @property
     def chunks(self) -> Chunks:

@@ -40,21 +40,22 @@ class GrowableIntegers:
     def append(self, value: int) -> None:
         length = self.length
         if length == len(self.view):
-            self._reserve(1)
+            self.reserve(1)
         self.view[length] = value
         self.length = length + 1
 
     def extend(self, values: Integers) -> None:
-        self._reserve(len(values))
+        self.reserve(len(values))
         self.array[self.length : self.length + len(values)] = values
         self.length += len(values)
 
     def extend_with(self, value: int, count: int) -> None:
-        self._reserve(count)
+        self.reserve(count)
         self.array[self.length : self.length + count] = value
         self.length += count
 
-    def _reserve(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
+        """Make room for that many more, which may be written before `length` says they are there."""
         needed = self.length + count
         if needed <= len(self.array):
             return

@@ -35,11 +35,8 @@ class KeyIndex(ABC):
 
     hashed: HashedKeys | None
     """The rows by the hash of their key, for batches; None for keys that Arrow can't compare."""
-
-    @property
-    @abstractmethod
-    def find(self) -> Callable[[Hashable, int], int]:
-        """From a key to its newest row, alive or not, or to the second argument; like `dict.get`."""
+    find: Callable[[Hashable, int], int]
+    """From a key to its newest row, alive or not, or to the second argument; like `dict.get`."""
 
     @abstractmethod
     def older(self, position: int) -> int:
@@ -50,8 +47,8 @@ class KeyIndex(ABC):
         """Rows with these keys now stand at `start` and after, in these chunks; a key may not come twice."""
 
     @abstractmethod
-    def add_few(self, keys: Sequence[Hashable], start: int) -> None:
-        """Like `add` for a handful of keys, of rows that may be in no chunk yet."""
+    def add_one(self, key: Hashable, position: int) -> None:
+        """Like `add` for a single row, which may be in no chunk yet."""
 
     @property
     @abstractmethod
@@ -66,10 +63,7 @@ class KeyDictionary(KeyIndex):
         self.newest: dict[Hashable, int] = {}
         self.previous: dict[int, int] = {}
         self.hashed = hashed
-
-    @property
-    def find(self) -> Callable[[Hashable, int], int]:
-        return self.newest.get
+        self.find = self.newest.get
 
     def older(self, position: int) -> int:
         return self.previous.get(position, -1)
@@ -82,22 +76,20 @@ class KeyDictionary(KeyIndex):
                     self.previous[position] = older
         newest.update(zip(keys, range(start, start + len(keys)), strict=True))
 
-    def add_few(self, keys: Sequence[Hashable], start: int) -> None:
-        newest = self.newest
-        for position, key in enumerate(keys, start):
-            older = newest.get(key)
-            if older is not None:
-                self.previous[position] = older
-            newest[key] = position
+    def add_one(self, key: Hashable, position: int) -> None:
+        older = self.find(key, -1)
+        if older >= 0:
+            self.previous[position] = older
+        self.newest[key] = position
 
     def add_history(self, keys: Sequence[Hashable], start: int) -> None:
         """Like `add` for rows of several commits at once, in which a key may come again."""
         newest, previous = self.newest, self.previous
         if not newest:
-            self.newest = dict(zip(keys, range(start, start + len(keys)), strict=True))
-            if len(self.newest) == len(keys):
+            newest.update(zip(keys, range(start, start + len(keys)), strict=True))
+            if len(newest) == len(keys):
                 return
-            self.newest = newest
+            newest.clear()
         for position, key in enumerate(keys, start):
             older = newest.get(key)
             if older is not None:
@@ -121,7 +113,7 @@ class KeyDictionary(KeyIndex):
         """The index over the rows kept, at their new positions (`new_position` is -1 for the others)."""
         renumbered = KeyDictionary(hashed)
         moved = new_position.tolist()
-        renumbered.newest = {key: moved[old] for key, old in self.newest.items() if moved[old] >= 0}
+        renumbered.newest.update((key, moved[old]) for key, old in self.newest.items() if moved[old] >= 0)
         if self.previous:
             moves = ((moved[row], moved[older]) for row, older in self.previous.items())
             renumbered.previous = {row: older for row, older in moves if row >= 0 and older >= 0}
@@ -149,10 +141,7 @@ class KeyHashes(KeyIndex):
         self._hash_key = hash_key
         self._key_at = key_at
         self._recent = _Recent()
-
-    @property
-    def find(self) -> Callable[[Hashable, int], int]:
-        return self._find
+        self.find = self._find
 
     def _find(self, key: Hashable, default: int) -> int:
         position = self._recent.newest.get(key)
@@ -164,17 +153,17 @@ class KeyHashes(KeyIndex):
 
     def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
         if len(keys) < _FEWEST_HASHED:
-            self.add_few(keys, start)
+            for position, key in enumerate(keys, start):
+                self.add_one(key, position)
         if len(keys) >= _FEWEST_HASHED or len(self._recent.newest) >= _MOST_RECENT:
             self.cover(chunks)
 
-    def add_few(self, keys: Sequence[Hashable], start: int) -> None:
-        newest, previous = self._recent.newest, self._recent.previous
-        for position, key in enumerate(keys, start):
-            older = newest.get(key)
-            if older is not None:
-                previous[position] = older
-            newest[key] = position
+    def add_one(self, key: Hashable, position: int) -> None:
+        newest = self._recent.newest
+        older = newest.get(key)
+        if older is not None:
+            self._recent.previous[position] = older
+        newest[key] = position
 
     @property
     def wants_cover(self) -> bool:
@@ -219,6 +208,13 @@ class PositionIndex:
                 found.append(position)
             elif found != position:
                 rows[value] = [found, position]
+
+    def add_one(self, value: Hashable, position: int) -> None:
+        found = self.rows.setdefault(value, position)
+        if isinstance(found, list):
+            found.append(position)
+        elif found != position:
+            self.rows[value] = [found, position]
 
     def find(self, value: Hashable) -> Sequence[int]:
         found = self.rows.get(value)

@@ -41,14 +41,21 @@ class Journal:
         self.removed_ends.append(len(self.removed))
         self.sequences.append(sequence)
 
-    def append_few(self, sequence: int, *, row_end: int, removed: Sequence[int]) -> None:
+    def append_few(self, sequence: int, row_end: int, removed: Sequence[int]) -> None:
         """Like `append`, for a handful of rows removed."""
         gone = self.removed
         for position in removed:
             gone.append(position)
-        self.row_ends.append(row_end)
-        self.removed_ends.append(gone.length)
-        self.sequences.append(sequence)
+        sequences, row_ends, removed_ends = self.sequences, self.row_ends, self.removed_ends
+        entry = sequences.length
+        # The three have always been of one length, so they need more room at the same time.
+        if entry == len(sequences.view):
+            for numbers in (sequences, row_ends, removed_ends):
+                numbers.reserve(1)
+        row_ends.view[entry] = row_end
+        removed_ends.view[entry] = gone.length
+        sequences.view[entry] = sequence
+        row_ends.length = removed_ends.length = sequences.length = entry + 1
 
     def entry_at(self, sequence: int) -> int:
         """Number of the last entry at or before a sequence number."""

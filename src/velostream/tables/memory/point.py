@@ -1,6 +1,7 @@
-"""Single rows written by key: what a commit of a few rows does, worked out value by value.
+"""Single rows written by key: what a commit of a few rows does, worked out value by value and done.
 
-The same rules as `stage` has for whole columns, for rows that a `RowEncoder` has taken. Used under the commit lock.
+The same rules as `stage` has for whole columns, for rows that a `RowEncoder` has taken. Methods are called under the
+commit lock, with the number of the commit, which is published after it.
 """
 
 from __future__ import annotations
@@ -11,37 +12,48 @@ from typing import Any
 from velostream.errors import TableError
 from velostream.model.change import Mode
 from velostream.tables.memory.encode import NeedsArrow, RowEncoder
-from velostream.tables.memory.generation import Generation, RowDelta
+from velostream.tables.memory.generation import Changed, Generation, RowDelta
 from velostream.tables.memory.index import KeyIndex
 from velostream.tables.memory.journal import ALIVE
-from velostream.tables.memory.tail import Patch, Values
+from velostream.tables.memory.tail import BASE, Patch, Values
+
+UNCHANGED = Changed(0, 0)
+_ADDED = Changed(1, 0)
+_REPLACED = Changed(1, 1)
 
 
 class PointWriter:
-    """Rows against the newest ones of a generation. A method gives None when nothing changes."""
+    """Rows against the newest ones of a generation."""
 
-    __slots__ = ("_name", "encoder", "generation")
+    __slots__ = ("_encoder", "_generation", "_name")
 
     def __init__(self, name: str, generation: Generation, encoder: RowEncoder) -> None:
         self._name = name
-        self.generation = generation
-        self.encoder = encoder
+        self._generation = generation
+        self._encoder = encoder
 
-    def put(self, mode: Mode, rows: Sequence[Values]) -> RowDelta | None:
-        """Append or upsert rows."""
-        keys = self.generation.keys
+    def append(self, number: int, rows: Sequence[Values]) -> Changed:
+        """Add rows; a key that is there is a `TableError`."""
+        return self._put(number, rows, Mode.APPEND)
+
+    def upsert(self, number: int, rows: Sequence[Values]) -> Changed:
+        """Add rows, in place of those that have their keys; of several with one key the last one counts."""
+        return self._put(number, rows, Mode.UPSERT)
+
+    def _put(self, number: int, rows: Sequence[Values], mode: Mode) -> Changed:
+        generation = self._generation
+        keys = generation.keys
         if keys is None:
-            if self.generation.content is not None:
+            if generation.content is not None:
                 raise NeedsArrow
-            return RowDelta(rows) if rows else None
-        key_of = self.encoder.key
+            return generation.apply_rows(number, RowDelta(rows)) if rows else UNCHANGED
         if len(rows) == 1:
-            return self._put_one(mode, keys, key_of(rows[0]), rows)
+            return self._put_one(number, rows[0], keys, mode)
         given: dict[Hashable, Values] = {}
         for row in rows:
-            key = key_of(row)
+            key = self._encoder.key(row)
             if mode is Mode.APPEND and key in given:
-                raise TableError.duplicate_key(self._name, self.encoder.shown_key(row))
+                raise TableError.duplicate_key(self._name, self._encoder.shown_key(row))
             given[key] = row
         added: list[Values] = []
         added_keys: list[Hashable] = []
@@ -50,87 +62,102 @@ class PointWriter:
             position = self._alive(keys, key)
             if position is not None:
                 if mode is Mode.APPEND:
-                    raise TableError.duplicate_key(self._name, self.encoder.shown_key(row))
+                    raise TableError.duplicate_key(self._name, self._encoder.shown_key(row))
                 if self._equals(position, row):
                     continue
                 removed.append(position)
             added.append(row)
             added_keys.append(key)
-        return RowDelta(added, added_keys, removed) if added else None
+        return generation.apply_rows(number, RowDelta(added, added_keys, removed)) if added else UNCHANGED
 
-    def _put_one(self, mode: Mode, keys: KeyIndex, key: Hashable, rows: Sequence[Values]) -> RowDelta | None:
+    def _put_one(self, number: int, row: Values, keys: KeyIndex, mode: Mode) -> Changed:
+        key = self._encoder.key(row)
         position = self._alive(keys, key)
         if position is None:
-            return RowDelta(rows, (key,))
+            self._generation.apply_row(number, row, key)
+            return _ADDED
         if mode is Mode.APPEND:
-            raise TableError.duplicate_key(self._name, self.encoder.shown_key(rows[0]))
-        return None if self._equals(position, rows[0]) else RowDelta(rows, (key,), (position,))
+            raise TableError.duplicate_key(self._name, self._encoder.shown_key(row))
+        if self._equals(position, row):
+            return UNCHANGED
+        self._generation.apply_row(number, row, key, (position,))
+        return _REPLACED
 
-    def update(self, records: Sequence[Mapping[str, Any]]) -> tuple[RowDelta | None, int]:
-        """Give the rows of the records' keys the values the records have; and how many records found theirs."""
-        keys = self.generation.keys
-        if keys is None:
-            raise TableError.without_key(self._name)
-        wanted: dict[Hashable, dict[int, Any]] = {}
-        found = 0
-        for record in records:
-            changes = self.encoder.changed(record)
-            key = self.encoder.key_of_places(changes)
-            if self._alive(keys, key) is not None:
-                found += 1
-                wanted[key] = {**wanted[key], **changes} if key in wanted else changes
+    def update_one(self, number: int, given: tuple[Hashable, Patch]) -> Changed | None:
+        """Give the row of a key other values; None when there is no such row. The patch is the writer's from now on."""
+        key, changes = given
+        position = self._alive(self._keys(), key)
+        if position is None:
+            return None
+        row = self._changed(position, changes)
+        if row is None:
+            return UNCHANGED
+        self._generation.apply_row(number, row, key, (position,))
+        return _REPLACED
+
+    def update(self, number: int, given: Mapping[Hashable, Patch]) -> Changed:
+        """Like `update_one`, for the rows of several keys; those that aren't there are passed over."""
+        keys = self._keys()
         rows: list[Values | Patch] = []
         changed: list[Hashable] = []
         removed: list[int] = []
-        for key, changes in wanted.items():
-            position = keys.find(key, -1)
-            row = self._changed(position, changes)
-            if row is not None:
+        for key, changes in given.items():
+            position = self._alive(keys, key)
+            row = None if position is None else self._changed(position, changes)
+            if position is not None and row is not None:
                 rows.append(row)
                 changed.append(key)
                 removed.append(position)
-        return (RowDelta(rows, changed, removed) if rows else None), found
+        return self._generation.apply_rows(number, RowDelta(rows, changed, removed)) if rows else UNCHANGED
 
-    def _changed(self, position: int, changes: Mapping[int, Any]) -> Values | Patch | None:
-        """The row at a position with these values; None when it has them already."""
-        stored = self.generation.stored
-        if position < stored.start:
-            readers, at = stored.chunks.readers_of(position)
-            for place, value in changes.items():
-                if not _same_value(readers[place](at), value):
-                    return Patch(position, changes)
-            return None
-        old = stored.values_at(position)
-        values = list(old)
-        for place, value in changes.items():
-            values[place] = value
-        row = tuple(values)
-        return None if _same(old, row) else row
+    def holds(self, key: Hashable) -> bool:
+        """Whether there is a row of a key, in the form of `keys.key_values`."""
+        return self._alive(self._keys(), key) is not None
 
-    def delete(self, keys: Iterable[Hashable]) -> RowDelta | None:
+    def delete(self, number: int, keys: Iterable[Hashable]) -> Changed:
         """Remove the rows of keys, which are distinct and in the form of `keys.key_values`."""
-        index = self.generation.keys
-        if index is None:
-            raise TableError.without_key(self._name)
+        index = self._keys()
         positions = [self._alive(index, key) for key in keys]
         removed = [position for position in positions if position is not None]
-        return RowDelta(removed=removed) if removed else None
+        return self._generation.apply_rows(number, RowDelta(removed=removed)) if removed else UNCHANGED
+
+    def _keys(self) -> KeyIndex:
+        keys = self._generation.keys
+        if keys is None:
+            raise TableError.without_key(self._name)
+        return keys
 
     def _alive(self, keys: KeyIndex, key: Hashable) -> int | None:
         position = keys.find(key, -1)
-        return position if position >= 0 and self.generation.removed.view[position] == ALIVE else None
+        return position if position >= 0 and self._generation.removed.view[position] == ALIVE else None
+
+    def _changed(self, position: int, changes: Patch) -> Values | Patch | None:
+        """The row at a position with these values; None when it has them already."""
+        stored = self._generation.stored
+        known: Patch = {}
+        if position >= stored.start:
+            row = stored.rows[position - stored.start]
+            if isinstance(row, tuple):
+                if all(_same(row[place], value) for place, value in changes.items()):
+                    return None
+                return tuple([changes.get(place, value) for place, value in enumerate(row)])
+            known, position = row, row[BASE]
+        readers, at = stored.chunks.readers_of(position)
+        for place, value in changes.items():
+            if not _same(known[place] if place in known else readers[place](at), value):
+                if known:
+                    changes = known | changes
+                changes[BASE] = position
+                return changes
+        return None
 
     def _equals(self, position: int, row: Values) -> bool:
-        stored = self.generation.stored
+        stored = self._generation.stored
         if position >= stored.start:
-            return _same(stored.values_at(position), row)
+            return all(map(_same, stored.values_at(position), row))
         readers, at = stored.chunks.readers_of(position)
-        return all(_same_value(read(at), value) for read, value in zip(readers, row, strict=True))
+        return all(_same(read(at), value) for read, value in zip(readers, row, strict=True))
 
 
-def _same(left: Values, right: Values) -> bool:
-    return left == right or all(map(_same_value, left, right))
-
-
-def _same_value(left: Any, right: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
     return bool(left == right or (left != left and right != right))  # noqa: PLR0124 - only NaN differs from itself

@@ -7,7 +7,7 @@ columns has the rows of the list turned into a chunk, once; positions stay what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +23,11 @@ MOST_ROWS = 4096
 _BYTES_PER_VALUE = 64
 
 
-class Patch(NamedTuple):
-    """A row that differs from one in the chunks in a few values: most of it is never read before it is a column again.
-
-    `position` is before the start of the tail it is in.
-    """
-
-    position: int
-    changes: Mapping[int, Any]
-    """Values by the places of their columns."""
+Patch = dict[int, Any]
+"""A row that differs from one in the chunks in a few values: these by the places of their columns, and under `BASE` the
+position of that row, which is before the start of the tail. Most of it is never read before it is a column again.
+"""
+BASE = -1
 
 
 class TailedChunks:
@@ -63,20 +59,18 @@ class TailedChunks:
         if position < self.start:
             return self.chunks.values_at(position)
         row = self.rows[position - self.start]
-        if type(row) is Patch:
-            values = list(self.chunks.values_at(row.position))
-            for place, value in row.changes.items():
-                values[place] = value
+        if isinstance(row, dict):
+            known = self.chunks.values_at(row[BASE])
             # The same row in another form, so it doesn't matter who puts it there first.
-            row = self.rows[position - self.start] = tuple(values)
+            row = self.rows[position - self.start] = tuple([row.get(place, old) for place, old in enumerate(known)])
         return row
 
     def some_values(self, row: Values | Patch, places: Sequence[int]) -> Values | Mapping[int, Any]:
         """Something that gives the values of a row of the tail by these places."""
-        if type(row) is not Patch:
+        if not isinstance(row, dict):
             return row
-        readers, at = self.chunks.readers_of(row.position)
-        return {place: row.changes[place] if place in row.changes else readers[place](at) for place in places}
+        readers, at = self.chunks.readers_of(row[BASE])
+        return {place: row[place] if place in row else readers[place](at) for place in places}
 
     def columnar(self, length: int | None = None) -> Chunks:
         """Chunks that hold the first `length` rows (all of them), and perhaps more."""
@@ -91,29 +85,41 @@ class TailedChunks:
 def _table_of(rows: Sequence[Values | Patch], chunks: Chunks) -> pa.Table:
     """Rows of the tail as columns, in their order."""
     schema = chunks.schema
-    patches = [number for number, row in enumerate(rows) if type(row) is Patch]
+    patches = [number for number, row in enumerate(rows) if isinstance(row, dict)]
     if not patches:
         return table_of(rows, schema)
     patched = _patched([rows[number] for number in patches], chunks)
     if len(patches) == len(rows):
         return patched
-    others = [number for number, row in enumerate(rows) if type(row) is not Patch]
+    others = [number for number, row in enumerate(rows) if not isinstance(row, dict)]
     both = pa.concat_tables([patched, table_of([rows[number] for number in others], schema)])
     return both.take(pa.array(np.argsort(patches + others)))
 
 
 def _patched(patches: Sequence[Any], chunks: Chunks) -> pa.Table:
     """The rows that patches speak of, with their changes: a whole column at a time."""
-    before = chunks.take(np.array([patch.position for patch in patches], dtype=np.int64))
+    changed: dict[int, tuple[list[int], list[Any]]] = {}
+    for number, patch in enumerate(patches):
+        for place, value in patch.items():
+            numbers, values = changed.setdefault(place, ([], []))
+            numbers.append(number)
+            values.append(value)
+    _, bases = changed.pop(BASE)
+    # Columns that every patch gives are not read at all.
+    given = {place for place, (numbers, _) in changed.items() if len(numbers) == len(patches)}
+    kept = [name for place, name in enumerate(chunks.schema.names) if place not in given]
+    before = chunks.take(np.array(bases, dtype=np.int64), kept)
     columns = []
-    for place, type_ in enumerate(chunks.schema.types):
-        changed = [number for number, patch in enumerate(patches) if place in patch.changes]
-        column = as_array(before.column(place))
-        if changed:
-            values = pa.array([patches[number].changes[place] for number in changed], type_)
+    for place, (name, type_) in enumerate(zip(chunks.schema.names, chunks.schema.types, strict=True)):
+        if place in given:
+            columns.append(pa.array(changed[place][1], type_))
+            continue
+        column = as_array(before.column(name))
+        if place in changed:
+            numbers, values = changed[place]
             chosen = np.arange(len(patches))
-            chosen[changed] = len(patches) + np.arange(len(changed))
-            column = pa.concat_arrays([column, values]).take(pa.array(chosen))
+            chosen[numbers] = len(patches) + np.arange(len(numbers))
+            column = pa.concat_arrays([column, pa.array(values, type_)]).take(pa.array(chosen))
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=chunks.schema)
 
