@@ -47,6 +47,8 @@ class BoundInput:
     spec: SourceSpec | None = None
     version: int | datetime | None = None
     """The version of the entry's table to read, or when it was that of the table; None: the newest."""
+    kept: bool = False
+    """A stream whose rows are kept as a table."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +159,12 @@ class Binder:
                 spec = self._book.spec(one.source, one.options)
             else:
                 entry = self._context.catalog.find(one.target.name)
-                if one.target.kind is not RelationKind.TABLE and entry is not None:
+                if entry is not None and (one.target.kind is not RelationKind.TABLE or one.target.kept):
                     spec = lens.stream_spec(entry)
-            inputs.append(BoundInput(one.relation, one.target.kind, one.target.schema, entry, spec, one.version))
+            target = one.target
+            inputs.append(
+                BoundInput(one.relation, target.kind, target.schema, entry, spec, one.version, kept=target.kept)
+            )
         schemas = {bound.relation: bound.schema for bound in inputs}
         session = self._context.spark.session()
         if plan.strategy is not Strategy.AGGREGATE:
@@ -172,7 +177,23 @@ class Binder:
             feed = output_schema(session, plan.delta.grouped.feed.sql, read)
             groups = output_schema(session, plan.delta.grouped.bare, {FEED: feed})
             return BoundQuery(plan, tuple(inputs), schema, feed, groups, found=lens.found)
-        aggregate = present(plan.aggregate)
+        return self._bound_aggregate(BoundQuery(plan, tuple(inputs), Schema(()), found=lens.found))
+
+    def in_spark_state(self, bound: BoundQuery) -> BoundQuery:
+        """An aggregate over a stream with its groups in Spark's state, though partial results could hold them."""
+        aggregate = replace(present(bound.plan.aggregate), streamed=None)
+        return self._bound_aggregate(replace(bound, plan=replace(bound.plan, aggregate=aggregate)))
+
+    def _bound_aggregate(self, bound: BoundQuery) -> BoundQuery:
+        plan, aggregate = bound.plan, present(bound.plan.aggregate)
+        schemas = {one.relation: one.schema for one in bound.inputs}
+        session = self._context.spark.session()
+        if aggregate.streamed is not None:
+            grouped = aggregate.streamed.grouped
+            feed = output_schema(session, aggregate.streamed.feed.sql, schemas)
+            groups = output_schema(session, grouped.bare, {FEED: feed})
+            schema = output_schema(session, grouped.final.sql, {GROUPS: groups}).with_key(plan.key)
+            return replace(bound, schema=schema, feed_schema=feed, groups_schema=groups)
         feed = output_schema(session, aggregate.feed.sql, schemas)
         groups = output_schema(session, aggregate.sql, {FEED: feed}).with_key(aggregate.key)
         final = aggregate.final
@@ -181,7 +202,7 @@ class Binder:
         beside = {name: schemas[name] for name in aggregate.final_inputs}
         result = groups if final is None else output_schema(session, final, beside | {GROUPS: groups})
         schema = result if final is None else result.with_key(plan.key)
-        return BoundQuery(plan, tuple(inputs), schema, feed, groups, final, found=lens.found)
+        return replace(bound, schema=schema, feed_schema=feed, groups_schema=groups, final=final)
 
 
 def output_schema(session: SparkSession, sql: str, relations: Mapping[str, Schema]) -> Schema:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from velostream.engine import together
 from velostream.engine.reading import read_range
-from velostream.engine.relations import query_error
+from velostream.engine.relations import arrow_result, query_error, quoted
 from velostream.engine.sift import is_row_error, sift
 from velostream.engine.status import State
-from velostream.errors import QueryError, SourceError, VelostreamError, present
+from velostream.errors import SourceError, VelostreamError, present
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Source
 
@@ -56,6 +56,8 @@ class Batch:
     """The commit number this batch reads its tables at: its pin."""
     results: Mapping[str, pa.Table] = field(default_factory=dict)
     """Rows that are computed already, by writer."""
+    rows: pa.Table | None = None
+    """Its rows here, with the columns that those need who work without Spark; None: nobody has asked yet."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Consumer(ABC):
         self.dead = False
         self.projection: Projection | None = None
         """Of a statement so simple that it can share a Spark query with others."""
+        self.needed: tuple[str, ...] | None = None
+        """Columns of a batch that it needs, where it works on them without Spark."""
         self._retry = RetryPolicy.while_running()
         self._attempts = 0
         self._resume_at = 0.0
@@ -290,16 +294,19 @@ class Ingest:
     def _batch(self, start: Offset, end: Offset, members: list[Consumer], *, at: int | None = None) -> None:
         """Read a range once and let every member make its part of it, committed as one record."""
         session = self.context.spark.session()
-        simple = ((member, member.projection) for member in members)
+        simple = ((member, member.projection) for member in members if member.needed is None)
         groups = list(together.groups(simple, batch_width=len(self.schema.columns)))
-        shared = len(members) - sum(len(group) - 1 for group in groups) > 1
+        needed = {name for member in members for name in member.needed or ()}
+        executions = sum(member.needed is None for member in members) - sum(len(group) - 1 for group in groups)
+        shared = executions + bool(needed) > 1
         with self.context.sequence.pin(at) as pin:
             for member in members:
                 member.intend(end, pin.sequence)
             reading = read_range(session, self.source, start, end, self.schema)
             frame = reading.frame.persist() if shared else reading.frame
             try:
-                batch = self._with_results(Batch(session, frame, end, pin.sequence), groups)
+                rows = arrow_result(frame.select(*(quoted(name) for name in sorted(needed)))) if needed else None
+                batch = self._with_results(Batch(session, frame, end, pin.sequence, rows=rows), groups)
                 outcomes = self._run_members(batch, members)
                 bad = reading.bad_records()
             finally:
@@ -314,7 +321,7 @@ class Ingest:
             try:
                 rows = together.run_together(batch.session, batch.frame, [present(one.projection) for one in group])
             except Exception as error:  # noqa: BLE001 - sharing is an economy; what is wrong shows when each runs alone
-                if not (isinstance(error, QueryError) and is_row_error(error)):
+                if not is_row_error(error):
                     for one in group:
                         one.projection = None
                 continue
@@ -341,7 +348,7 @@ class Ingest:
     def _run_or_sift(self, consumer: Consumer, batch: Batch) -> Outcome:
         try:
             return consumer.run(batch)
-        except QueryError as error:
+        except VelostreamError as error:
             if not is_row_error(error):
                 raise
         rest, guilty = sift(batch, consumer.probe)

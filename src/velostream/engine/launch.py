@@ -27,12 +27,16 @@ from velostream.engine.context import EngineContext
 from velostream.engine.gate import Gate, GatePolicy
 from velostream.engine.ingest import Batch, Consumer, Ingest, Outcome
 from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
-from velostream.engine.maintain.delta import delta_of
+from velostream.engine.maintain.delta import SETTING, delta_of
 from velostream.engine.maintain.fold import FoldRunner
+from velostream.engine.maintain.groups import GroupTables
 from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
+from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.refresh import Refresh
+from velostream.engine.maintain.streamed import GroupsConsumer
 from velostream.engine.maintain.views import Maintenance, MaintenanceLoop, ViewRunner
+from velostream.engine.maintain.windows import WindowConsumer, kept_rows_schema
 from velostream.engine.options import query_options
 from velostream.engine.planning import definition_of
 from velostream.engine.sourcing import SourceBook
@@ -43,8 +47,9 @@ from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
 from velostream.sources.base import SourceSpec
-from velostream.sql.plan import MapPlan, RelationKind, Strategy
+from velostream.sql.plan import MapPlan, RelationKind, Strategy, StreamedPlan
 from velostream.tables.memory.sequence import Part
+from velostream.tables.memory.table import MemoryTable
 
 if TYPE_CHECKING:
     from velostream.engine.query import Runner
@@ -112,7 +117,7 @@ class Launcher:
     def attach_tables(self, bound: BoundQuery) -> dict[str, Entry]:
         """Every input but the driving stream as an entry that can be read."""
         return {
-            one.relation: one.entry if one.kind is RelationKind.TABLE and one.entry is not None else self.fold(one)
+            one.relation: self.fold(one) if one.entry is None or one.spec is not None else one.entry
             for one in bound.inputs
             if one.kind is not RelationKind.STREAM
         }
@@ -171,7 +176,7 @@ class Launcher:
         maintenance = delta_of(self.context, entry, bound, groups=self._state_entry)
         maintenance = maintenance or Refresh(self.context, entry, bound.plan.sql)
         self._run(self._view_runner(entry, maintenance, tables, options))
-        return list(tables.values())
+        return [*tables.values(), *(one.entry for one in bound.inputs if one.kept and one.entry is not None)]
 
     def launch_stream(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
         """A derived stream: the batches of its query, in a spool that others read."""
@@ -260,6 +265,73 @@ class Launcher:
         self.loop.close()
 
     def _launch_aggregate(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
+        if present(bound.plan.aggregate).window is not None:
+            return self._launch_windowed(entry, bound, options)
+        streamed = present(bound.plan.aggregate).streamed
+        if streamed is not None and self._may_keep_groups(entry):
+            return self._launch_streamed(entry, bound, streamed, options)
+        return self._launch_stateful(entry, bound if streamed is None else self.binder.in_spark_state(bound), options)
+
+    def _launch_windowed(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
+        aggregate = present(bound.plan.aggregate)
+        feed = present(bound.feed_schema)
+        tables = self.attach_tables(bound)
+        holder = entry
+        if bound.final is not None:
+            holder = self._groups_entry(entry, present(bound.groups_schema), bound, tables)
+        kept = self._kept_rows(holder, kept_rows_schema(feed))
+        source = bound.driving_source[0].uri
+
+        def consumer() -> Consumer:
+            return WindowConsumer(
+                self.context,
+                holder,
+                window=present(aggregate.window),
+                kept=kept,
+                feed=feed,
+                shown=entry.name,
+                source=source,
+                **self._parts(bound, aggregate.feed, tables, options),
+            )
+
+        self._run(self._ingest_runner(holder, bound, consumer))
+        return self._with_final(entry, bound, holder, tables, options)
+
+    def _kept_rows(self, entry: Entry, schema: Schema) -> Entry:
+        """The hidden table of the rows that a query still needs."""
+        found = self.context.catalog.hidden(EntryKind.ROWS, entry.id)
+        if found is None:
+            found = Entry.new(f"rows of {entry.name}", kind=EntryKind.ROWS, sql=entry.id, schema=schema)
+            self.context.sequence.create_table(found.id, name=found.name, schema=schema)
+            self.context.catalog.add(found)
+        return found
+
+    def _may_keep_groups(self, entry: Entry) -> bool:
+        """Whether partial results can be committed in one step with the rows of the view, and are not in Spark's
+        state already.
+        """
+        if self.context.config.get(SETTING) == "refresh" or not isinstance(self.context.table(entry.id), MemoryTable):
+            return False
+        holders = [entry, self.context.catalog.hidden(EntryKind.GROUPS, entry.id)]
+        checkpoints = self.context.directory.folder("checkpoints")
+        return not any(holder is not None and (checkpoints / holder.id).exists() for holder in holders)
+
+    def _launch_streamed(self, entry: Entry, bound: BoundQuery, plan: StreamedPlan, options: Options) -> list[Entry]:
+        tables = self.attach_tables(bound)
+        feed, bare = present(bound.feed_schema), present(bound.groups_schema)
+        state = PartialState(plan.grouped.keys, plan.grouped.partials, feed, bare)
+        kept = self._state_entry(entry, state.schema)
+        groups = GroupTables(self.context, entry, plan.grouped, groups=kept, state=state, gives=bound.schema)
+        reads = {one.relation: one.schema for one in bound.inputs if one.kind is RelationKind.STREAM}
+
+        def consumer() -> Consumer:
+            parts = self._parts(bound, plan.feed, tables, options) | {"plan": plan}
+            return GroupsConsumer(self.context, entry, reads=reads, gives=feed, groups=groups, **parts)
+
+        self._run(self._ingest_runner(entry, bound, consumer))
+        return self._reads(bound, tables)
+
+    def _launch_stateful(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
         aggregate = present(bound.plan.aggregate)
         feed_schema, groups_schema = present(bound.feed_schema), present(bound.groups_schema)
         tables = self.attach_tables(bound)
@@ -283,9 +355,15 @@ class Launcher:
             checkpoint=Path(checkpoint) if checkpoint else self.context.directory.folder("checkpoints") / holder.id,
         )
         self._run(runner)
+        return self._with_final(entry, bound, holder, tables, options)
+
+    def _with_final(
+        self, entry: Entry, bound: BoundQuery, holder: Entry, tables: Mapping[str, Entry], options: Options
+    ) -> list[Entry]:
+        """Start what makes the view of its groups, where they aren't the view; gives the entries it reads."""
         if bound.final is None:
             return self._reads(bound, tables)
-        beside = {name: self.mirror(tables[name]) for name in aggregate.final_inputs}
+        beside = {name: self.mirror(tables[name]) for name in present(bound.plan.aggregate).final_inputs}
         refresh = Refresh(self.context, entry, bound.final)
         self._run(self._view_runner(entry, refresh, beside | {GROUPS: holder}, options))
         return [holder, *beside.values()]
@@ -359,7 +437,11 @@ class Launcher:
     @staticmethod
     def _reads(bound: BoundQuery, tables: Mapping[str, Entry]) -> list[Entry]:
         """The entries a stream query reads: its tables, and the stream itself when the catalog has it."""
-        streams = [one.entry for one in bound.inputs if one.kind is RelationKind.STREAM and one.entry is not None]
+        streams = [
+            one.entry
+            for one in bound.inputs
+            if (one.kind is RelationKind.STREAM or one.kept) and one.entry is not None
+        ]
         return [*tables.values(), *streams]
 
 

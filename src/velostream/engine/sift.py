@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.relations import arrow_result
-from velostream.errors import Category, QueryError
+from velostream.errors import Category, QueryError, TableError, VelostreamError
 from velostream.sources.base import BadRecord
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ MOST_GUILTY = 64
 """A batch with more bad rows than this is no accident: the statement fails."""
 
 
-def is_row_error(error: QueryError) -> bool:
+def is_row_error(error: Exception) -> bool:
     """Whether a failure is an expression's (a bad cast, an overflow) and so some row's fault."""
-    return error.category is Category.DATA
+    return isinstance(error, QueryError | TableError) and error.category is Category.DATA
 
 
 def sift(batch: Batch, attempt: Callable[[Batch], object]) -> tuple[Batch, list[BadRecord]]:
     """The batch without its guilty rows, and those. Halves until the failing rows stand alone.
 
-    `attempt` runs the statement over a batch and raises `QueryError` for a failing row; any other error is passed on.
+    `attempt` runs the statement over a batch and raises an `is_row_error` for a failing row; any other is passed on.
     """
     rows = arrow_result(batch.frame)
     guilty: dict[int, str] = {}
@@ -39,7 +39,7 @@ def sift(batch: Batch, attempt: Callable[[Batch], object]) -> tuple[Batch, list[
     def search(start: int, length: int) -> None:
         try:
             attempt(part(start, length))
-        except QueryError as error:
+        except VelostreamError as error:
             if not is_row_error(error) or len(guilty) >= MOST_GUILTY:
                 raise
             if length == 1:
@@ -60,4 +60,4 @@ def sift(batch: Batch, attempt: Callable[[Batch], object]) -> tuple[Batch, list[
 
 
 def _of_rows(batch: Batch, rows: pa.Table) -> Batch:
-    return replace(batch, frame=batch.session.createDataFrame(rows, schema=batch.frame.schema), results={})
+    return replace(batch, frame=batch.session.createDataFrame(rows, schema=batch.frame.schema), results={}, rows=None)

@@ -12,15 +12,18 @@ from velostream.model.schema import Column, Schema
 from velostream.sql.aggregates import FEED, GROUPS, Cutter
 from velostream.sql.coercion import is_atomic, is_float, is_integer, type_of
 from velostream.sql.delta_steps import NotDelta, is_linear, is_row_by_row, lowered, lowered_step, step_of
-from velostream.sql.functions import unwrapped
+from velostream.sql.functions import function_name, unwrapped
 from velostream.sql.grouping import bare_item
+from velostream.sql.keys import key_of_result
+from velostream.sql.maps import plan_map
 from velostream.sql.naming import alias, output_name, plain_column
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
-from velostream.sql.plan import AggregateFunction, GroupedPlan, Partial, Step
+from velostream.sql.plan import AggregateFunction, GroupedPlan, Partial, Step, StreamedPlan
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Frame, Origin, origin_of, scope_of, set_origin
 from velostream.sql.shape import is_aggregated, outermost_select
+from velostream.sql.statements import OptionValue
 
 _FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
     exp.Count: AggregateFunction.COUNT,
@@ -39,6 +42,7 @@ _SEES_ALL_GROUPS = {
 }
 _ONLY_SPARK_KNOWS = pa.large_binary()
 """Stands for a type that is not plain to see: nothing is computed with it, but it is passed on."""
+_TIME_WINDOWS = ("window", "session_window")
 _MAX_DIGITS, _SUM_DIGITS, _AVERAGE_DIGITS = 38, 10, 4
 
 
@@ -67,6 +71,27 @@ def plan_grouped(tree: exp.Expr, resolution: Resolution) -> GroupedPlan:
     if grouping.found_by is None and grouping.has_extremes:
         raise NotDelta("MIN and MAX need the rows of a group to be found by columns of the table")
     return grouped_plan(grouping, step_of(grouping.feed, resolution=resolution))
+
+
+def plan_streamed(
+    select: exp.Select, resolution: Resolution, *, key: tuple[str, ...], options: Sequence[OptionValue]
+) -> StreamedPlan:
+    """The plan by partial results of a GROUP BY over a stream; `NotDelta` where only Spark's state holds its groups.
+
+    `key` is that of the view. The rows of an endless stream only come, so smallest and largest values never go.
+    """
+    if any(function_name(call) in _TIME_WINDOWS for call in select.find_all(exp.Func)):
+        raise NotDelta("windows close when the watermark passes them, which Spark's state does")
+    if any(option.name == "checkpoint" for option in options):
+        raise NotDelta("a checkpoint is asked for")
+    if any(entry.target.schema is None for entry in resolution.inputs):
+        raise NotDelta("the columns of an input are not known yet")
+    grouping = cut_groups(select, resolution)
+    unique = {name.lower() for name in key_of_result(resolution, ())}
+    if grouping.keys and key and not (unique and unique <= {name.lower() for name in key}):
+        raise NotDelta(f"several groups may have the same key ({', '.join(key)})")
+    feed = plan_map(grouping.feed, frames=resolution.frames, inputs=resolution.inputs)
+    return StreamedPlan(feed, grouped_plan(grouping, step_of(grouping.feed, resolution=resolution)))
 
 
 def grouped_plan(grouping: Grouping, feed: Step) -> GroupedPlan:

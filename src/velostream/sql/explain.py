@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from velostream.errors import OptionError, ResolveError, SqlError, did_you_mean
 from velostream.sql.explain_changes import change_problems, changes_by_rows
-from velostream.sql.explain_delta import delta_rows, delta_sql_rows, delta_state
+from velostream.sql.explain_delta import (
+    delta_rows,
+    delta_sql_rows,
+    delta_state,
+    grouped_rows,
+    grouped_sql_rows,
+    grouped_state,
+)
 from velostream.sql.option_names import covers
 from velostream.sql.plan import AggregatePlan, Catalog, Input, Lookup, MapPlan, PassthroughPlan, QueryPlan, RelationKind
 from velostream.sql.planner import plan_query
@@ -82,6 +89,9 @@ def _lookup_text(lookup: Lookup, entry: Input) -> str:
 
 def _aggregate_rows(plan: AggregatePlan, inputs: dict[str, Input]) -> Iterator[tuple[str, str]]:
     yield from _map_rows(plan.feed, inputs)
+    if plan.streamed is not None:
+        yield from grouped_rows(plan.streamed.grouped, rows="the rows of a batch")
+        return
     yield ("groups", f"one per ({', '.join(plan.key)})" if plan.key else "a single one")
     if plan.final is not None:
         tables = "".join(f' and table "{inputs[name].target.name}"' for name in plan.final_inputs)
@@ -98,8 +108,10 @@ def _passthrough_rows(plan: PassthroughPlan) -> Iterator[tuple[str, str]]:
 
 
 def _state(plan: QueryPlan) -> str:
+    if plan.aggregate is not None and plan.aggregate.streamed is not None:
+        return grouped_state(plan.aggregate.streamed.grouped)
     if plan.aggregate is not None:
-        return "the groups, in Spark's state store"
+        return f"the groups, in Spark's state store: {plan.aggregate.why_not}"
     if plan.map is not None:
         return "none"
     if plan.delta is not None:
@@ -113,14 +125,18 @@ def _state(plan: QueryPlan) -> str:
 
 def _sql_rows(plan: QueryPlan) -> Iterator[tuple[str, str]]:
     yield ("sql", plan.sql)
-    stateless = plan.aggregate.feed if plan.aggregate is not None else plan.map
+    aggregate = plan.aggregate
+    streamed = None if aggregate is None else aggregate.streamed
+    stateless = plan.map if aggregate is None else aggregate.feed if streamed is None else streamed.feed
     if stateless is not None and stateless.stages is not None:
         yield ("sql over stage", stateless.stages.sql)
-    if plan.aggregate is not None:
-        yield ("sql of feed", plan.aggregate.feed.sql)
-        yield ("sql over feed", plan.aggregate.sql)
-        if plan.aggregate.final is not None:
-            yield ("sql over groups", plan.aggregate.final)
+    if streamed is not None:
+        yield from grouped_sql_rows(streamed.grouped)
+    elif aggregate is not None:
+        yield ("sql of feed", aggregate.feed.sql)
+        yield ("sql over feed", aggregate.sql)
+        if aggregate.final is not None:
+            yield ("sql over groups", aggregate.final)
     if plan.delta is not None:
         yield from delta_sql_rows(plan.delta)
 

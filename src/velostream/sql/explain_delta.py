@@ -12,7 +12,11 @@ _EXTREMES = (AggregateFunction.MIN, AggregateFunction.MAX)
 def delta_rows(plan: DeltaPlan, inputs: Sequence[Input]) -> Iterator[tuple[str, str]]:
     """How changes are followed and what that is estimated to cost, as rows of property and value."""
     if plan.grouped is not None:
-        yield from _grouped_rows(plan.grouped)
+        yield from grouped_rows(plan.grouped, rows="the changed rows")
+        if any(partial.function in _EXTREMES for partial in plan.grouped.partials):
+            by = plan.grouped.found_by
+            found = f"by index on ({', '.join(by)})" if by else "by a scan"
+            yield ("lookup", f"the rows of a group that loses its smallest or largest value, {found}")
     elif plan.linear is not None:
         yield ("changes", f"filter and projection of the changed rows, {_where(plan.linear)}")
     if plan.driven is not None:
@@ -28,10 +32,15 @@ def delta_state(plan: DeltaPlan) -> str:
     """What is kept beside the rows of the view."""
     if plan.grouped is None:
         return "none: the versions of the inputs that the rows reflect"
+    return grouped_state(plan.grouped)
+
+
+def grouped_state(plan: GroupedPlan) -> str:
+    """What is kept of the groups."""
     kept = ["the number of its rows"]
-    if any(partial.argument is not None and partial.function not in _EXTREMES for partial in plan.grouped.partials):
+    if any(partial.argument is not None and partial.function not in _EXTREMES for partial in plan.partials):
         kept.append("counts and exact sums")
-    if any(partial.function in _EXTREMES for partial in plan.grouped.partials):
+    if any(partial.function in _EXTREMES for partial in plan.partials):
         kept.append("smallest and largest values")
     return f"one row per group in a hidden table: {', '.join(kept)}"
 
@@ -42,16 +51,18 @@ def delta_sql_rows(plan: DeltaPlan) -> Iterator[tuple[str, str]]:
     if looked_up is not None:
         yield ("sql over lookups", looked_up.sql)
     if plan.grouped is not None:
-        yield ("sql of feed", plan.grouped.feed.sql)
-        yield ("sql over groups", plan.grouped.final.sql)
+        yield from grouped_sql_rows(plan.grouped)
 
 
-def _grouped_rows(plan: GroupedPlan) -> Iterator[tuple[str, str]]:
+def grouped_sql_rows(plan: GroupedPlan) -> Iterator[tuple[str, str]]:
+    yield ("sql of feed", plan.feed.sql)
+    yield ("sql over groups", plan.final.sql)
+
+
+def grouped_rows(plan: GroupedPlan, *, rows: str) -> Iterator[tuple[str, str]]:
+    """How rows change groups; `rows` are what they are called."""
     groups = "their groups" if plan.keys else "the one group"
-    yield ("changes", f"the changed rows, {_where(plan.feed)}, change the partial results of {groups}")
-    if any(partial.function in _EXTREMES for partial in plan.partials):
-        found = f"by index on ({', '.join(plan.found_by)})" if plan.found_by else "by a scan"
-        yield ("lookup", f"the rows of a group that loses its smallest or largest value, {found}")
+    yield ("changes", f"{rows}, {_where(plan.feed)}, change the partial results of {groups}")
     yield ("on top", f"HAVING and projection of the groups touched, {_where(plan.final)}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -44,6 +44,10 @@ class Relation:
     """Options that `FROM name WITH (…)` takes beside those of queries."""
     store: str = ""
     """Kind of the store that holds its rows; empty for our own."""
+    one_row: bool = False
+    """Whether it always has exactly one row."""
+    kept: bool = False
+    """A stream whose rows are kept as a table, because the query needs all of them."""
 
 
 class Catalog(Protocol):
@@ -136,9 +140,41 @@ class MapPlan:
     """Why there is no fast way though tables are read."""
 
 
+class LateData(StrEnum):
+    """What becomes of rows whose window is over by the watermark."""
+
+    DROP = "drop"
+    DEAD_LETTER = "dead_letter"
+    UPDATE = "update"
+    """They count all the same, so the rows of windows are kept for ever."""
+
+
+@dataclass(frozen=True)
+class WindowState:
+    """What keeps the groups of a time window: the rows of those that are not over yet."""
+
+    time: str
+    """Column of the feed with the event time."""
+    end: str | None
+    """Column of the feed with the end of a row's window (a row stands there once per window); None: sessions."""
+    gap: timedelta | None
+    """What ends a session; None: windows of fixed length."""
+    tracked: str
+    """The aggregate over `feed` and its rows' columns `_row` and `_new`, with columns more: `_end` of the window,
+    whether a new row `_touched` it and, of sessions, its `_rows`."""
+    watermark: timedelta
+    late: LateData
+    emit: Emit
+    reads: tuple[str, ...] = ()
+    """What each column of the feed is, as it was written: the names in dead letters."""
+
+
 @dataclass(frozen=True)
 class AggregatePlan:
-    """A GROUP BY over a stream: a stateless feed, then the bare aggregate in Spark's state."""
+    """A GROUP BY over a stream: a stateless feed, then the bare aggregate in Spark's state.
+
+    With a window the aggregate is computed over the rows of open windows, which are kept in a table.
+    """
 
     feed: MapPlan
     """Gives the rows the aggregate reads, columns `c0…cn`."""
@@ -152,6 +188,12 @@ class AggregatePlan:
     final_inputs: tuple[str, ...] = ()
     """Relation names of the tables that `final` reads beside `groups` (a subquery in HAVING); a change of theirs
     changes the result."""
+    streamed: StreamedPlan | None = None
+    """The same without Spark's state; None: nothing less than that can hold the groups."""
+    why_not: str = ""
+    """Why it takes Spark's state."""
+    window: WindowState | None = None
+    """What keeps the groups of a time window, which takes neither Spark's state nor partial results."""
 
 
 class AggregateFunction(StrEnum):
@@ -205,6 +247,15 @@ class GroupedPlan:
 
 
 @dataclass(frozen=True)
+class StreamedPlan:
+    """A GROUP BY over a stream by partial results: every batch gives rows that change those of their groups."""
+
+    feed: MapPlan
+    """What `grouped.feed` gives, of a batch."""
+    grouped: GroupedPlan
+
+
+@dataclass(frozen=True)
 class Reader:
     """One place of a query where an input is read, under a name of its own: a table may be read in several."""
 
@@ -224,52 +275,6 @@ class Link:
     child_columns: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class DrivenPlan:
-    """A query in which every row of one reader, the root, gives its result by itself, with the rows that links lead to.
-
-    A change anywhere is followed along the links to the root's rows it may concern; these are computed anew, before
-    and after the change.
-    """
-
-    sql: str
-    """Spark SQL over the readers."""
-    readers: tuple[Reader, ...]
-    """The root first."""
-    links: tuple[Link, ...]
-    """One for each other reader, parents first."""
-
-
-@dataclass(frozen=True)
-class PartitionedPlan:
-    """A query that falls apart by values that all its readers hold: the rows of one value never meet those of another.
-
-    The values that changed rows hold are computed anew.
-    """
-
-    sql: str
-    """Spark SQL over the readers."""
-    readers: tuple[Reader, ...]
-    columns: Mapping[str, tuple[str, ...]]
-    """Columns of each reader, by its relation, that hold the value."""
-    outputs: tuple[str, ...] | None
-    """Columns of the result that hold the value, so that the rows to replace can be looked up; None: the query is
-    computed over the state before, too."""
-
-
-@dataclass(frozen=True)
-class Order:
-    column: str
-    descending: bool = False
-    nulls_first: bool = True
-
-
-@dataclass(frozen=True)
-class TopPlan:
-    """ORDER BY … LIMIT over rows that are followed: the first so many of them are the view."""
-
-    order: tuple[Order, ...]
-    """By columns of the result; rows that are equal in them are ordered by all the others."""
 class JoinKind(StrEnum):
     INNER = "inner"
     LEFT = "left"
@@ -302,7 +307,59 @@ class JoinedQuery:
     items: tuple[Expression, ...]
 
 
+@dataclass(frozen=True)
+class DrivenPlan:
+    """A query in which every row of one reader, the root, gives its result by itself, with the rows that links lead to.
+
+    A change anywhere is followed along the links to the root's rows it may concern; these are computed anew, before
+    and after the change.
+    """
+
+    sql: str
+    """Spark SQL over the readers."""
+    readers: tuple[Reader, ...]
+    """The root first."""
+    links: tuple[Link, ...]
+    """One for each other reader but the constants, parents first."""
+    constants: tuple[str, ...] = ()
+    """Readers of one row that is the same for all rows of the root; when it changes, all of them are concerned."""
+    joined: JoinedQuery | None = None
+    """The same query without need of Spark; None: Spark evaluates it."""
+
+
+@dataclass(frozen=True)
+class PartitionedPlan:
+    """A query that falls apart by values that all its readers hold: the rows of one value never meet those of another.
+
+    The values that changed rows hold are computed anew.
+    """
+
+    sql: str
+    """Spark SQL over the readers."""
+    readers: tuple[Reader, ...]
+    columns: Mapping[str, tuple[str, ...]]
+    """Columns of each reader, by its relation, that hold the value."""
+    outputs: tuple[str, ...] | None
+    """Columns of the result that hold the value, so that the rows to replace can be looked up; None: the query is
+    computed over the state before, too."""
+
+
+@dataclass(frozen=True)
+class Order:
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
+
+
+@dataclass(frozen=True)
+class TopPlan:
+    """ORDER BY … LIMIT over rows that are followed: the first so many of them are the view."""
+
+    order: tuple[Order, ...]
+    """By columns of the result; rows that are equal in them are ordered by all the others."""
     limit: int
+    offset: int = 0
+    """How many rows are passed over."""
 
 
 @dataclass(frozen=True)
@@ -316,8 +373,6 @@ class DeltaPlan:
     grouped: GroupedPlan | None = None
     driven: DrivenPlan | None = None
     partitioned: PartitionedPlan | None = None
-    joined: JoinedQuery | None = None
-    """The same query without need of Spark; None: Spark evaluates it."""
     top: TopPlan | None = None
     """The view is only the first rows of what the other plans give."""
     unique: tuple[str, ...] | None = None
@@ -337,6 +392,8 @@ class QueryPlan:
     map: MapPlan | None = None
     aggregate: AggregatePlan | None = None
     delta: DeltaPlan | None = None
+    whole: QueryPlan | None = None
+    """The plan without parts, where this one has some: what is computed again when the parts can't be kept."""
     passthrough: PassthroughPlan | None = None
     key: tuple[str, ...] = ()
     """Key of the result by PRIMARY KEY items, else GROUP BY columns (all of them selected), else none."""

@@ -7,10 +7,14 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from velostream.errors import OptionError, SqlError, ValidationError
+from velostream.errors import NotExecutableError, OptionError, SqlError, ValidationError
 from velostream.sql.aggregates import plan_aggregate
 from velostream.sql.delta import plan_delta
+from velostream.sql.delta_groups import plan_streamed
+from velostream.sql.delta_steps import NotDelta
 from velostream.sql.determinism import check_clock, check_repeatable
+from velostream.sql.grouping import group_expressions
+from velostream.sql.keeping import KeptStreams
 from velostream.sql.keys import check_key, declared_key, key_of_result
 from velostream.sql.maps import name_items, plan_map
 from velostream.sql.naming import named
@@ -31,8 +35,9 @@ from velostream.sql.refused import refused_forms
 from velostream.sql.resolve import Resolution, resolve_query
 from velostream.sql.rules import apply_rules, is_rewritten
 from velostream.sql.scope import scope_of, streams_in
-from velostream.sql.shape import drive_by_stream, is_aggregated, outermost_select
+from velostream.sql.shape import drive_by_stream, from_items, is_aggregated, nested_queries, outermost_select
 from velostream.sql.statements import Emit, OptionValue, Place, Query
+from velostream.sql.windows import is_window_call, spell_out_window
 
 
 def plan_query(
@@ -75,9 +80,41 @@ class _Planner:
         self.text = text
         self.continuous = continuous
         self.distinct_names = continuous if distinct_names is None else distinct_names
+        self.keeps_streams = continuous and self.distinct_names
+        """Whether the result is a view, which may be one over a stream that is kept as a table. An INSERT follows its
+        stream instead."""
+        self.asked: frozenset[str] = frozenset()
+        """Streams that only subqueries read."""
         self.warnings: list[SqlError] = []
 
     def plan(self) -> QueryPlan:
+        self.query = spell_out_window(self.query, options=self.options, text=self.text)
+        try:
+            return self._plan()
+        except SqlError as error:
+            why = self._why_kept(error)
+            if why is None:
+                raise
+        catalog = self.catalog
+        if self.asked:
+            self.catalog, self.warnings = KeptStreams(catalog, "a subquery", only=self.asked), []
+            try:
+                return self._plan()
+            except SqlError as error:
+                why = self._why_kept(error)
+                if why is None:
+                    raise
+        self.catalog, self.warnings = KeptStreams(catalog, why), []
+        return self._plan()
+
+    def _why_kept(self, error: SqlError) -> str | None:
+        """Why a view whose query can't be run batch by batch needs all rows of its streams; None: that's no help."""
+        problems = error.problems
+        if not self.keeps_streams or not all(problem.code == NotExecutableError.default_code for problem in problems):
+            return None
+        return problems[0].message.partition(" over a stream")[0]
+
+    def _plan(self) -> QueryPlan:
         resolution = resolve_query(self.query, options=self.options, catalog=self.catalog, text=self.text)
         declared = declared_key(self.query, self.options)
         problems = [
@@ -128,6 +165,7 @@ class _Planner:
     def _streaming(self, tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
         limit = None if self.continuous else _take_limit(tree)
         target = next(entry.target.name for entry in resolution.inputs if entry.target.kind is RelationKind.STREAM)
+        self.asked = _only_in_subqueries(tree, resolution)
         shape = drive_by_stream(tree, text=self.text, stream=target)
         _raise_if_any(shape.problems)
         self.warnings += shape.warnings
@@ -143,8 +181,14 @@ class _Planner:
                 inputs=resolution.inputs,
                 declared_key=key,
                 options=self.options,
+                emit=self._emit(),
                 text=self.text,
             )
+            try:
+                streamed = plan_streamed(select, resolution, key=key, options=self.options)
+                aggregate = replace(aggregate, streamed=streamed)
+            except NotDelta as why_not:
+                aggregate = replace(aggregate, why_not=why_not.reason)
             reason = (
                 f'GROUP BY over the stream "{target}"' if select.args.get("group") else f'an aggregate of "{target}"'
             )
@@ -179,11 +223,21 @@ class _Planner:
             aggregate=aggregate,
             passthrough=passthrough,
             key=key,
-            emit=self.query.emit or Emit.CHANGES,
+            emit=self._emit(),
             ordered=_is_ordered(tree),
             limit=limit,
             warnings=tuple(self.warnings),
         )
+
+    def _emit(self) -> Emit:
+        """When a result is given: as said, else a window once it is over, and everything else at every change."""
+        if self.query.emit is not None:
+            return self.query.emit
+        return Emit.FINAL if self._is_windowed() else Emit.CHANGES
+
+    def _is_windowed(self) -> bool:
+        select = outermost_select(self.query.tree)
+        return select is not None and any(map(is_window_call, group_expressions(select, None)))
 
     def _unknown_options(self, resolution: Resolution) -> list[SqlError]:
         known = list(self.catalog.option_names(None))
@@ -260,7 +314,7 @@ class _Planner:
 
     def _warn_of_final(self, resolution: Resolution) -> None:
         bounded = all(entry.target.kind is RelationKind.BOUNDED for entry in resolution.inputs)
-        if self.query.emit is Emit.FINAL and self.query.window is None and not bounded:
+        if self.query.emit is Emit.FINAL and not self._is_windowed() and not bounded:
             self._warn(
                 "EMIT FINAL has no window and no bounded source to become final",
                 resolution.tree,
@@ -289,6 +343,15 @@ class _Planner:
                 detail=plan.why_not,
                 hint="join on equality with columns of the table, of the same type",
             )
+
+
+def _only_in_subqueries(tree: exp.Expr, resolution: Resolution) -> frozenset[str]:
+    select = outermost_select(tree)
+    if select is None:
+        return frozenset()
+    nested = {relation for query in nested_queries(select) for relation in streams_in(query)}
+    driving = {relation for item in from_items(select) for relation in streams_in(item)}
+    return frozenset(resolution.input(relation).target.name for relation in nested - driving)
 
 
 def _raise_if_any(problems: Sequence[SqlError]) -> None:

@@ -75,8 +75,10 @@ class GroupTables:
         after = merged.state
         if merged.open.num_rows and reread is not None:
             after = self._state.with_extremes(after, reread(merged.open))
-        state = pa.concat_tables([signed(before, -1), signed(after, 1)])
-        return [(self._groups, Write(Mode.CHANGES, state)), (self._table, self._write(snapshot, places, before, after))]
+        writes = [(self._groups, Write(Mode.UPSERT if self._state.keys else Mode.REPLACE, after))]
+        if merged.gone.num_rows:
+            writes.append((self._groups, Write(Mode.DELETE, merged.gone)))
+        return [*writes, (self._table, self._write(snapshot, places, before, after))]
 
     def _places(self, snapshot: MemorySnapshot, gathered: pa.Table) -> Integers:
         """Where the groups of contributions are."""

@@ -95,10 +95,12 @@ class PartialState:
         for number, kind in self._extremes.items():
             kept, came, gone = (groups.column(f"{part}{number}_{kind}") for part in "vcw")
             lost = pc.or_(lost, pc.and_(_beats(kind, gone, kept), pc.invert(_beats(kind, came, gone))))
-        if self.keys:
-            alive = pc.greater(merged.column(_ROWS), 0)
+        gone = merged.schema.empty_table()
+        alive = pc.greater(merged.column(_ROWS), 0)
+        if self.keys and not pc.all(alive).as_py():
+            gone = merged.filter(pc.invert(alive))
             merged, lost = merged.filter(alive), lost.filter(alive)
-        return Merged(merged, merged.filter(lost).select(list(self.keys) or [_ROWS]))
+        return Merged(merged, merged.filter(lost).select(list(self.keys) or [_ROWS]), gone.select(list(self.keys)))
 
     def with_extremes(self, state: pa.Table, rows: pa.Table) -> pa.Table:
         """The state with the smallest and largest values of some groups taken from all rows that those have."""
@@ -155,6 +157,7 @@ class PartialState:
         """What each row adds to its group: values that come as `c…`, values that go as `w…`."""
         signs = changes.column(CHANGE).cast(pa.int64())
         gone = pc.less(signs, 0)
+        none_gone = not pc.any(gone).as_py()
         columns = {key: changes.column(key) for key in self.keys}
         columns[_ROWS] = signs
         for number, partial in enumerate(self.partials):
@@ -164,14 +167,15 @@ class PartialState:
             if partial.function in _EXTREMES:
                 nothing = pa.scalar(None, values.type)
                 columns[f"v{number}"] = pa.chunked_array([pa.nulls(changes.num_rows, values.type)])
-                columns[f"c{number}"] = pc.if_else(gone, nothing, values)
-                columns[f"w{number}"] = pc.if_else(gone, values, nothing)
+                columns[f"c{number}"] = values if none_gone else pc.if_else(gone, nothing, values)
+                columns[f"w{number}"] = columns[f"v{number}"] if none_gone else pc.if_else(gone, values, nothing)
                 continue
-            columns[f"n{number}"] = pc.if_else(pc.is_null(values), pa.scalar(0, pa.int64()), signs)
+            known = not values.null_count
+            columns[f"n{number}"] = signs if known else pc.if_else(pc.is_null(values), pa.scalar(0, pa.int64()), signs)
             if partial.function in _SUMMED:
                 exact = _as_decimal(values)
-                exact = pc.fill_null(exact, pa.scalar(decimal.Decimal(0), exact.type))
-                columns[f"s{number}"] = pc.if_else(gone, pc.negate(exact), exact)
+                exact = exact if known else pc.fill_null(exact, pa.scalar(decimal.Decimal(0), exact.type))
+                columns[f"s{number}"] = exact if none_gone else pc.if_else(gone, pc.negate(exact), exact)
         return pa.table(columns).select(self._contribution_names)
 
     def _summed(self, contributions: pa.Table, numbers: Integers) -> pa.Table:
@@ -223,10 +227,13 @@ class PartialState:
 
 @dataclass(frozen=True)
 class Merged:
-    """Groups after changes; those of `open` have yet to find their smallest or largest value."""
+    """Groups after changes."""
 
     state: pa.Table
     open: pa.Table
+    """Keys of those that have yet to find their smallest or largest value."""
+    gone: pa.Table
+    """Keys of groups without rows."""
 
 
 def _numbered(rows: pa.Table, keys: Sequence[str]) -> Integers:

@@ -13,8 +13,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from velostream.tables.base import Table
     from velostream.tables.memory.snapshot import MemorySnapshot
 
+_AT_ONCE = 2
+"""Views brought along at the same time; where they compute in Spark or Arrow, these use more cores by themselves."""
+
 
 class Wave:
     """One round of the loop: the state that every view is brought to. What views share is read once."""
@@ -44,6 +49,7 @@ class Wave:
         self._number = number
         self._maintained = maintained
         self._changes: dict[tuple[str, int, int], pa.Table] = {}
+        self._reading = threading.Lock()
 
     def number_of(self, entry: Entry) -> int | None:
         """The commit number to read an input at; None, the newest, for a view, which only the loop writes."""
@@ -59,10 +65,11 @@ class Wave:
         """
         until = self.snapshot(entry).version
         place = (entry.id, since, until)
-        if place not in self._changes:
-            rows = self._context.memory_table(entry.id).changes(since, self.number_of(entry)).arrow
-            self._changes[place] = without_origin(rows, entry)
-        return self._changes[place]
+        with self._reading:
+            if place not in self._changes:
+                rows = self._context.memory_table(entry.id).changes(since, self.number_of(entry)).arrow
+                self._changes[place] = without_origin(rows, entry)
+            return self._changes[place]
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class Movement:
 
 
 class Maintenance(ABC):
-    """How one view is brought along. Used by the loop's thread alone."""
+    """How one view is brought along. Used by one thread at a time, together with the maintenance of other views."""
 
     follows = False
     """Whether the versions that the view reflects must stay readable, so that changes since then can be asked for."""
@@ -231,7 +238,9 @@ class ViewRunner(Runner):
 
 
 class MaintenanceLoop:
-    """The thread that keeps all views over tables up to date, in waves."""
+    """Keeps all views over tables up to date, in waves. Views that don't read one another are brought along together:
+    most of the work is Arrow's or Spark's, which let go of Python's lock.
+    """
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
@@ -240,6 +249,7 @@ class MaintenanceLoop:
         """Held for a wave, so that a removed view commits nothing afterwards."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="maintenance")
         self._unsubscribe = context.sequence.listen(self._on_commit)
 
     def add(self, runner: ViewRunner) -> None:
@@ -262,9 +272,11 @@ class MaintenanceLoop:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=60)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _on_commit(self, commit: Commit) -> None:
-        if commit.changed:
+        # Asking costs a tenth of setting what is set already.
+        if commit.changed and not self._wake.is_set():
             self._wake.set()
 
     def _run(self) -> None:
@@ -276,25 +288,23 @@ class MaintenanceLoop:
                 if order:
                     self._wave(order)
 
-    def _order(self) -> list[ViewRunner]:
-        """All views, inputs before readers."""
-        order: list[ViewRunner] = []
-        seen: set[str] = set()
+    def _order(self) -> list[list[ViewRunner]]:
+        """All views, inputs before readers: those of one list read only what stands before it."""
+        depths: dict[str, int] = {}
 
-        def visit(runner: ViewRunner) -> None:
-            if runner.entry.id in seen:
-                return
-            seen.add(runner.entry.id)
-            for entry in runner.inputs.values():
-                if entry.id in self._runners:
-                    visit(self._runners[entry.id])
-            order.append(runner)
+        def depth(runner: ViewRunner) -> int:
+            entry_id = runner.entry.id
+            if entry_id not in depths:
+                below = [self._runners[one.id] for one in runner.inputs.values() if one.id in self._runners]
+                depths[entry_id] = 1 + max(map(depth, below), default=-1)
+            return depths[entry_id]
 
-        for runner in list(self._runners.values()):
-            visit(runner)
-        return order
+        order: dict[int, list[ViewRunner]] = {}
+        for runner in self._runners.values():
+            order.setdefault(depth(runner), []).append(runner)
+        return [order[number] for number in sorted(order)]
 
-    def _wave(self, order: list[ViewRunner]) -> None:
+    def _wave(self, order: list[list[ViewRunner]]) -> None:
         """Bring every view to the state of one commit number.
 
         Inputs that are no views are read at that number; views, which only this loop writes, at what the wave has
@@ -302,18 +312,23 @@ class MaintenanceLoop:
         """
         with self._context.sequence.pin() as pin:
             wave = Wave(self._context, pin.sequence, frozenset(self._runners))
-            behind: set[str] = set()
-            for runner in order:
-                if self._context.closing.is_set():
-                    return
-                try:
-                    if not self._bring_along(runner, wave, behind):
-                        behind.add(runner.entry.id)
-                except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
-                    behind.add(runner.entry.id)
-                    runner.failed(None, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+            behind: frozenset[str] = frozenset()
+            for runners in order:
+                attempt = partial(self._attempt, wave=wave, behind=behind)
+                reached = zip(runners, self._pool.map(attempt, runners), strict=True)
+                behind |= {runner.entry.id for runner, there in reached if not there}
 
-    def _bring_along(self, runner: ViewRunner, wave: Wave, behind: set[str]) -> bool:
+    def _attempt(self, runner: ViewRunner, *, wave: Wave, behind: frozenset[str]) -> bool:
+        """`_bring_along`, whatever happens."""
+        if self._context.closing.is_set():
+            return False
+        try:
+            return self._bring_along(runner, wave, behind)
+        except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
+            runner.failed(None, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
+            return False
+
+    def _bring_along(self, runner: ViewRunner, wave: Wave, behind: frozenset[str]) -> bool:
         """Bring one view to the state of the wave; false when it can't be, because of itself or of an input."""
         entries = list(runner.inputs.values())
         if runner.is_held_back() or runner.is_resting() or any(entry.id in behind for entry in entries):
