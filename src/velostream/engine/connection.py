@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,7 +35,7 @@ from velostream.model.change import ChangeBatch
 from velostream.model.spool import Spool
 from velostream.sql.statements import Transaction as TransactionStatement
 from velostream.sql.statements import TransactionAction
-from velostream.tables.memory.sequence import Commit, CommitSequence
+from velostream.tables.memory.sequence import CommitSequence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,24 +106,12 @@ class Connection:
         self._spoken = threading.local()
         self._lock = threading.Lock()
         self._closed = False
-        self._changed_at: dict[str, float] = {}
-        sequence.listen(self._note_commit)
         self._supervisor.resume()
         self._executor.recover()
         self._resuming: threading.Thread | None = None
         if any(entry.is_query for entry in self._context.catalog):
             self._resuming = threading.Thread(target=self._supervisor.resume_queries, name="resume", daemon=True)
             self._resuming.start()
-
-    def _note_commit(self, commit: Commit) -> None:
-        # Of every commit, so as little as can be: a moment is made of it for whoever asks.
-        now = time.time()
-        for table_id in commit.changed:
-            self._changed_at[table_id] = now
-
-    def _last_change(self, table_id: str) -> datetime | None:
-        seconds = self._changed_at.get(table_id)
-        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
     def execute(self, sql: str, params: Parameters = None) -> Result:
         """Execute one statement. A BEGIN holds for the statements of the same thread until its COMMIT or ROLLBACK."""
@@ -169,7 +156,7 @@ class Connection:
             spark=frame,
             spark_filter=lambda where: arrow_result(frame().where(where)),
             evaluate=self._executor.evaluate_over(entry, transaction=transaction),
-            last_updated=lambda: self._last_change(entry.id),
+            last_updated=lambda: self._context.sequence.changed_at(entry.id),
         )
 
     def register(self, name: str, data: Any, *, key: Sequence[str] = ()) -> TableHandle:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -250,12 +250,14 @@ class MaintenanceLoop:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="maintenance")
-        self._unsubscribe = context.sequence.listen(self._on_commit)
+        self._unsubscribe: Callable[[], None] | None = None
+        """Commits are listened to once there is a view: hearing of every one of them costs what a small one does."""
 
     def add(self, runner: ViewRunner) -> None:
         with self._lock:
             self._runners[runner.entry.id] = runner
             if self._thread is None:
+                self._unsubscribe = self._context.sequence.listen(self._on_commit)
                 self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
                 self._thread.start()
         self._wake.set()
@@ -268,7 +270,8 @@ class MaintenanceLoop:
         self._wake.set()
 
     def close(self) -> None:
-        self._unsubscribe()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=60)

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -166,6 +167,11 @@ class CommitSequence:
         if found is None:
             raise NotFoundError.of("table", table_id, known=self._tables)
         return found
+
+    def changed_at(self, table_id: str) -> datetime | None:
+        """When a table was last changed, to the millisecond; None for never and for too long ago to tell."""
+        table = self._tables.get(table_id)
+        return None if table is None or not table.version else self.times.instant_of(table.version)
 
     def table_ids(self) -> Sequence[str]:
         return tuple(self._tables)

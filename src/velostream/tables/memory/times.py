@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 import numpy as np
 
@@ -25,6 +25,8 @@ class CommitTimes:
         self._noted = (GrowableIntegers(), GrowableIntegers())
         """Times and numbers; replaced together, so that a reader has both of one time."""
         self._last = -1
+        self._oldest = 0
+        """Of commits before this number nothing is known."""
         for milliseconds, number in known:
             self._note(milliseconds, number)
 
@@ -39,6 +41,16 @@ class CommitTimes:
         entry = int(np.searchsorted(times.values(), milliseconds, side="right")) - 1
         return None if entry < 0 else numbers.view[entry]
 
+    def instant_of(self, number: int) -> datetime | None:
+        """When a commit became visible, to the millisecond; None when it is too long ago to tell."""
+        times, numbers = self._noted
+        # Times first: a number is noted before its time.
+        known = times.length
+        entry = int(np.searchsorted(numbers.array[:known], number))
+        if entry == known or number < self._oldest:
+            return None
+        return datetime.fromtimestamp(times.view[entry] / 1000, UTC)
+
     def since(self, number: int) -> list[tuple[int, int]]:
         """What is needed to find commits from a number on again."""
         times, numbers = self._noted
@@ -50,7 +62,10 @@ class CommitTimes:
         if milliseconds <= self._last:
             numbers.view[numbers.length - 1] = number
             return
+        if not numbers.length:
+            self._oldest = number
         if numbers.length == _MOST:
+            self._oldest = numbers.view[_MOST // 2 - 1] + 1
             times, numbers = (GrowableIntegers(part.values()[_MOST // 2 :]) for part in (times, numbers))
             self._noted = (times, numbers)
         # The number first: a reader counts the times.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -300,3 +301,15 @@ def test_many_small_commits_stay_cheap(people):
     assert people.stats()["chunks"] < 50
     assert people.snapshot().count() == 2000
     assert people.changes(1990).arrow.num_rows == 10
+
+
+def test_when_a_table_was_last_changed(sequence, people, bag):
+    assert sequence.changed_at(people.id) is None
+    before = datetime.now(UTC)
+    for table in (people, bag):
+        table.commit(write(Mode.APPEND, (1, "a")))
+    for table in (people, bag):
+        moment = sequence.changed_at(table.id)
+        assert moment is not None
+        assert before - timedelta(milliseconds=1) <= moment <= datetime.now(UTC)
+    assert sequence.changed_at("unknown") is None
