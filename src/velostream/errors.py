@@ -386,6 +386,55 @@ class SourceError(VelostreamError):
         )
 
     @classmethod
+    def missing_topic(
+        cls, topic: str, *, brokers: str, partitions: int, replication: int, known: Iterable[str]
+    ) -> Self:
+        create = (
+            f"kafka-topics --bootstrap-server {brokers} --create --topic {topic} "
+            f"--partitions {partitions} --replication-factor {replication}"
+        )
+        near = did_you_mean(topic, known)
+        return cls(
+            f'kafka topic "{topic}" does not exist',
+            detail=f"asked at {brokers}",
+            hint=(f"{near} " if near else "check the spelling, ")
+            + f'create it: {create}, or wait for it: WITH ("topic.wait.timeout" = "60s")',
+            code="missing-topic",
+            category=Category.MISSING,
+        )
+
+    @classmethod
+    def topic_replaced(cls, topic: str) -> Self:
+        return cls(
+            f'kafka topic "{topic}" was deleted and created anew',
+            detail="the position that was reached belongs to the old one",
+            hint="CREATE OR REPLACE reads the new one from its beginning",
+            code="topic-replaced",
+            category=Category.DATA,
+        )
+
+    @classmethod
+    def records_expired(cls, topic: str, *, partition: int, offset: int) -> Self:
+        return cls(
+            f'kafka topic "{topic}" no longer holds what is to be read next',
+            detail=f"offset {offset} of partition {partition} is out of range: its retention has removed the record",
+            hint="CREATE OR REPLACE reads what is left; a longer retention.ms of the topic keeps more",
+            code="records-expired",
+            category=Category.DATA,
+        )
+
+    @classmethod
+    def unreachable(cls, kind: str, *, where: str, reason: str, category: Category = Category.NETWORK) -> Self:
+        """`where` is the address without its password."""
+        return cls(
+            f'{kind} at "{where}" can\'t be reached',
+            detail=reason,
+            hint="check the address, the credentials and that the server runs",
+            code="source-unreachable",
+            category=category,
+        )
+
+    @classmethod
     def bad_record(cls, source: str, *, position: str, reason: str) -> Self:
         return cls(
             f'source "{source}" has a bad record at {position}',

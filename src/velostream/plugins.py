@@ -25,6 +25,7 @@ class Group(StrEnum):
 _BUILT_IN: dict[Group, dict[str, str]] = {
     Group.SOURCES: {
         "file": "velostream.sources.files:FileSource",
+        "kafka": "velostream.sources.kafka:KafkaSource",
         "memory": "velostream.sources.memory:MemorySource",
         "rate": "velostream.sources.generator:GeneratorSource",
         "generator": "velostream.sources.generator:GeneratorSource",

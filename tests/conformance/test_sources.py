@@ -4,6 +4,7 @@ import pytest
 
 from velostream.plugins import Group, names
 from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
+from velostream.testing.kafka_feed import KafkaFeed
 from velostream.testing.source_suite import SourceSuite
 
 FIELDS = "id:sequence,name:choice(a|b),price:decimal(1,9,2),at:timestamp"
@@ -24,6 +25,10 @@ FEEDS = {
         "csv watched": lambda folder: FileFeed(folder, "csv", one_file=True, watch="true"),
         "csv folder watched": lambda folder: FileFeed(folder, "csv", one_file=False, watch="true"),
         "parquet watched": lambda folder: slack(FileFeed(folder, "parquet", one_file=False, watch="true"), 50),
+    },
+    "kafka": {
+        "events": lambda _: KafkaFeed(),
+        "upserts": lambda _: KafkaFeed(changelog="upsert", key="id"),
     },
     "rate": {
         "fast": lambda _: GeneratorFeed("rate", number_column="value", first_number=0, rows_per_second="1e9"),

@@ -92,9 +92,9 @@ class KafkaService(Service):
         return urlsplit(self.url).netloc
 
     @property
-    def login_brokers(self) -> str:
-        """The same broker where `USER` has to log in with `PASSWORD`, by SASL/PLAIN without TLS."""
-        return f"{LOOPBACK}:{self._login_port}"
+    def login_brokers(self) -> str | None:
+        """The same broker where `USER` has to log in with `PASSWORD`, by SASL/PLAIN without TLS; None if not ours."""
+        return f"{LOOPBACK}:{self._login_port}" if self._login_port else None
 
     def admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
@@ -108,7 +108,7 @@ class KafkaService(Service):
         return f"{self.url}/{name}"
 
     def create_topic(self, name: str, *, partitions: int = 1, **settings: str) -> None:
-        from confluent_kafka.cimpl import NewTopic
+        from confluent_kafka.admin import NewTopic
 
         config = {setting.replace("_", "."): value for setting, value in settings.items()}
         wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)

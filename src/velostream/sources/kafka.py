@@ -1,0 +1,269 @@
+"""`kafka://topic`: messages of a Kafka topic, as events or as the newest value of each key.
+
+An offset holds one number per partition. A range ends before the first open transaction (unless
+`isolation.level` says otherwise), and may hold fewer records than offsets: transactions and compaction leave gaps.
+There is no consumer group, every reader has its own position.
+
+Delivery guarantee: exactly-once, for as long as the topic's retention keeps what hasn't been read yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velostream.errors import SourceError
+from velostream.formats.options import RECORD_OPTIONS, format_settings
+from velostream.formats.registry import RECORD_NAMES, record_format
+from velostream.model.kafka import CLIENT_OPTIONS, TOPIC_OPTIONS, TopicAddress, TopicClient, TopicState
+from velostream.model.options import Option, OptionType
+from velostream.model.schema import Schema
+from velostream.sources.base import (
+    Emits,
+    Offset,
+    OnBad,
+    Partition,
+    Replay,
+    Source,
+    SourceCapabilities,
+    SourceSpec,
+)
+from velostream.sources.common import (
+    COMMON_OPTIONS,
+    OFFSET_RESET,
+    begins_at_latest,
+    declared_columns,
+    emits_of,
+    names_of,
+    with_parameters,
+)
+from velostream.sources.kafka_messages import SYSTEM_COLUMNS, MessageDecoder
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+_ROWS_PER_PARTITION = 100_000
+_MESSAGES_PER_BATCH = 32_768
+_SAMPLED_MESSAGES = 4_000
+_LOOK_AT_TOPIC_EVERY = timedelta(seconds=2)
+_GATHERING_SECONDS = 0.05
+"""How long to wait for more messages than there are, where a gap makes us expect too many."""
+_READING = {
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    # The end of a range that closes with a gap is only known from a fetch that found nothing.
+    "fetch.wait.max.ms": 20,
+    "queued.min.messages": 200_000,
+    "queued.max.messages.kbytes": 131_072,
+    "fetch.message.max.bytes": 8_388_608,
+}
+
+
+class KafkaSource(Source):
+    """One topic. Delivery guarantee: exactly-once within the topic's retention."""
+
+    kind = "kafka"
+    options = (
+        *COMMON_OPTIONS,
+        OFFSET_RESET,
+        Option("format", "how messages are written", OptionType.CHOICE, "json", RECORD_NAMES),
+        *RECORD_OPTIONS,
+        Option("changelog", "what a message means", OptionType.CHOICE, None, ("append", "upsert", "changes")),
+        Option(
+            "isolation.level",
+            "whether records of open and aborted transactions are seen",
+            OptionType.CHOICE,
+            "read_committed",
+            ("read_committed", "read_uncommitted"),
+        ),
+        Option("poll.interval", "how often to look for new messages", OptionType.DURATION, "100ms"),
+        *CLIENT_OPTIONS,
+        *TOPIC_OPTIONS,
+        Option("topic.wait.timeout", "how long to wait for a topic that isn't there yet", OptionType.DURATION, "0s"),
+        Option("topic.retry.interval", "how long to wait before looking for it again", OptionType.DURATION),
+        Option(
+            "topic.retry.strategy",
+            "how that wait grows",
+            OptionType.CHOICE,
+            None,
+            ("fixed", "linear", "exponential"),
+        ),
+        Option("topic.retry.multiplier", "growth of an exponential wait", OptionType.NUMBER),
+        Option("topic.retry.increment", "growth of a linear wait", OptionType.DURATION),
+        Option("topic.retry.max.delay", "the longest wait", OptionType.DURATION),
+    )
+
+    def __init__(self, spec: SourceSpec) -> None:
+        super().__init__(with_parameters(spec))
+        self._address = TopicAddress.of(self.spec.uri, self.settings)
+        self._from_latest, self.warnings = begins_at_latest(self.settings.text("auto.offset.reset"))
+        self._committed = self.settings.text("isolation.level") != "read_uncommitted"
+        self._declared = declared_columns(self.spec, self.settings.text("record.schema"))
+        settings = format_settings(self.settings, declared=self._declared, subject=f"{self._address.topic}-value")
+        self._format = record_format(self.settings.text("format") or "json", settings)
+        self._client = TopicClient(self._address, self.settings)
+        self._described: TopicState | None = None
+        self._described_at = float("-inf")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Workers need the spec; connections stay where they are. Brokers the environment names are named to them."""
+        options = {**self.spec.options, "bootstrap.servers": self._address.brokers}
+        return type(self), (SourceSpec(self.spec.kind, self.spec.uri, options, self.spec.columns),)
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        changelog = self.settings.text("changelog")
+        emits = Emits.CHANGES if changelog is None and self._format.gives_changes else emits_of(changelog)
+        return SourceCapabilities(emits=emits, replay=Replay.FOREVER, incremental=True, follows=True)
+
+    def schema(self) -> Schema | None:
+        """Declared columns, else what the oldest messages show. The error `missing-topic` when there is no topic."""
+        if self.settings.boolean("topic.create.if.missing"):
+            self._client.create_if_missing()
+        topic = self._topic(now=True)
+        found = self._declared or self._format.infer(self._sample(topic))
+        key = names_of(self.settings.text("key"))
+        if found is None or not key:
+            return found
+        missing = [SYSTEM_COLUMNS[name] for name in key if name in SYSTEM_COLUMNS and found.find(name) is None]
+        return Schema((*found.columns, *missing)).with_key(key)
+
+    def initial_offset(self) -> Offset:
+        topic = self._topic(now=True)
+        return _offset(
+            topic, self._client.offsets(topic.partitions, beginning=not self._from_latest, committed=self._committed)
+        )
+
+    def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
+        """The topic's end, or a step towards it that all partitions take part in."""
+        topic = self._topic()
+        position = _positions(start)
+        if start["topic"] != topic.id:
+            topic = self._topic(now=True)
+            if start["topic"] != topic.id:
+                raise SourceError.topic_replaced(self._address.topic)
+        ends = self._client.offsets(topic.partitions, committed=self._committed)
+        new = [partition for partition in ends if partition not in position]
+        position |= self._client.offsets(new, beginning=True)
+        # A broker that has just come back may not know yet how far its readers were allowed to read.
+        lags = {partition: max(0, end - position[partition]) for partition, end in ends.items()}
+        steps = lags if max_rows is None else _shared_out(lags, max_rows)
+        return _offset(topic, position | {partition: position[partition] + step for partition, step in steps.items()})
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        before = _positions(start)
+        parts: list[Partition] = []
+        for partition, last in _positions(end).items():
+            first = before.get(partition)
+            if first is None:
+                first = self._client.offsets([partition], beginning=True)[partition]
+            for low in range(first, last, _ROWS_PER_PARTITION):
+                high = min(low + _ROWS_PER_PARTITION, last)
+                parts.append(Partition({"partition": partition, "start": low, "end": high}))
+        return parts
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        decoder = MessageDecoder(self._format, schema, self.capabilities.emits, topic=self._address.topic)
+        payload = partition.payload
+        for messages in self._messages(payload["partition"], payload["start"], payload["end"]):
+            yield from decoder.decode(messages, on_bad).to_batches()
+
+    def reached(self, position: Offset, target: Offset) -> bool:
+        here = _positions(position)
+        return all(here.get(partition, -1) >= offset for partition, offset in _positions(target).items())
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _topic(self, *, now: bool = False) -> TopicState:
+        """The topic as it is, or was a moment ago: partitions may be added, and it may be replaced by another one."""
+        if (
+            now
+            or self._described is None
+            or time.monotonic() - self._described_at > _LOOK_AT_TOPIC_EVERY.total_seconds()
+        ):
+            self._described = self._client.describe()
+            self._described_at = time.monotonic()
+        return self._described
+
+    def _sample(self, topic: TopicState) -> pa.Array:
+        """The first values of each partition."""
+        each = max(1, _SAMPLED_MESSAGES // max(1, len(topic.partitions)))
+        first = self._client.offsets(topic.partitions, beginning=True)
+        last = self._client.offsets(topic.partitions, committed=self._committed)
+        values = [
+            message.value()
+            for partition in topic.partitions
+            for messages in self._messages(partition, first[partition], min(first[partition] + each, last[partition]))
+            for message in messages
+        ]
+        return pa.array(values, pa.binary())
+
+    def _messages(self, partition: int, start: int, end: int) -> Iterator[list[Message]]:
+        """The messages of a range of offsets, in order, as they come."""
+        if start >= end:
+            return
+        from confluent_kafka import TopicPartition
+
+        level = "read_committed" if self._committed else "read_uncommitted"
+        consumer = self._client.consumer(**_READING, **{"isolation.level": level})
+        try:
+            with self._client.speaking():
+                consumer.assign([TopicPartition(self._address.topic, partition, start)])
+                yield from self._consumed(consumer, partition, start, end)
+        finally:
+            consumer.close()
+
+    def _consumed(self, consumer: Consumer, partition: int, position: int, end: int) -> Iterator[list[Message]]:
+        from confluent_kafka import KafkaError
+
+        heard_at = time.monotonic()
+        while position < end:
+            wanted = min(_MESSAGES_PER_BATCH, end - position)
+            came = consumer.consume(num_messages=wanted, timeout=_GATHERING_SECONDS)
+            messages: list[Message] = []
+            for message in came:
+                error, offset = message.error(), message.offset() or 0
+                if error is None:
+                    position = offset + 1
+                    if offset < end:
+                        messages.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the driver's public name
+                    position = max(position, offset)
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - likewise
+                    raise SourceError.records_expired(self._address.topic, partition=partition, offset=position)
+                elif not error.retriable():
+                    raise self._client.error(error)
+            if came:
+                heard_at = time.monotonic()
+            elif (silent := time.monotonic() - heard_at) > 2 * self._client.timeout_seconds:
+                raise self._client.no_answer(silent)
+            if messages:
+                yield messages
+
+
+def _offset(topic: TopicState, positions: Mapping[int, int]) -> Offset:
+    return {"topic": topic.id, "partitions": {str(partition): positions[partition] for partition in sorted(positions)}}
+
+
+def _positions(offset: Offset) -> dict[int, int]:
+    try:
+        return {int(partition): int(position) for partition, position in offset["partitions"].items()}
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise SourceError(f"{offset!r} is not an offset of a Kafka source", code="invalid-offset") from error
+
+
+def _shared_out(lags: Mapping[int, int], most: int) -> dict[int, int]:
+    """At most so many offsets over all partitions: evenly, and what one doesn't need goes to the others."""
+    steps: dict[int, int] = {}
+    left = most
+    by_lag = sorted(lags, key=lambda partition: lags[partition])
+    for waiting, partition in zip(range(len(by_lag), 0, -1), by_lag, strict=True):
+        # Rounded up, so that a limit below the number of partitions still moves some of them.
+        steps[partition] = min(lags[partition], -(-left // waiting))
+        left -= steps[partition]
+    return steps

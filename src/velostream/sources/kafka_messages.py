@@ -1,0 +1,192 @@
+"""Kafka messages to rows: values by their format, what else they have as system columns, tombstones as deletions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velostream.formats.base import Decoded, RecordFormat, Rejected
+from velostream.formats.json import parse_json
+from velostream.model.change import CHANGE, ORIGIN
+from velostream.model.conform import cast_column
+from velostream.model.schema import Column, Schema
+from velostream.sources.base import BadRecord, Emits, OnBad
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_INSTANT = pa.timestamp("us", tz="UTC")
+SYSTEM_COLUMNS = {
+    column.name: column
+    for column in (
+        Column("_topic", pa.string()),
+        Column("_partition", pa.int32()),
+        Column("_offset", pa.int64()),
+        Column("_timestamp", _INSTANT),
+        Column("_key", pa.string()),
+        Column("_headers", pa.map_(pa.string(), pa.string())),
+    )
+}
+"""What every message has besides its value."""
+
+_NO_TIMESTAMP = 0
+
+
+class MessageDecoder:
+    """Decodes messages of one topic into the columns of a schema, followed by what `emits` asks for.
+
+    Upserts come with `_change`, and where the schema has no key with `_origin`: the message's key as text, or its place
+    when it has none, so that a message without a key is a row of its own.
+    """
+
+    def __init__(self, format_: RecordFormat, schema: Schema, emits: Emits, *, topic: str) -> None:
+        self._format = format_
+        self._schema = schema
+        self._emits = emits
+        self._topic = topic
+        self._body = Schema(tuple(column for column in schema.columns if column.name not in SYSTEM_COLUMNS))
+        self._target = schema.arrow
+        if emits is not Emits.APPENDS:
+            self._target = self._target.append(pa.field(CHANGE, pa.int8()))
+        self._by_origin = emits is Emits.UPSERTS and not schema.key
+        if self._by_origin:
+            self._target = self._target.append(pa.field(ORIGIN, pa.string()))
+
+    def decode(self, messages: Sequence[Message], on_bad: OnBad) -> pa.Table:
+        """The rows of the messages, in order."""
+
+        def reject(index: int, raw: bytes, reason: str) -> None:
+            message = messages[index]
+            on_bad(BadRecord(raw, f"{self._topic}/{message.partition()}@{message.offset()}", reason))
+
+        decoded = self._rows(messages, reject)
+        records = decoded.records.to_numpy()
+        columns: dict[str, Any] = dict(zip(decoded.rows.column_names, decoded.rows.columns, strict=True))
+        columns |= self._system(messages, records)
+        if self._emits is Emits.APPENDS:
+            rows = self._table(columns)
+            return rows.filter(pc.greater(columns[CHANGE], 0)) if CHANGE in columns else rows
+        columns.setdefault(CHANGE, pa.repeat(pa.scalar(1, pa.int8()), len(records)))
+        if self._by_origin:
+            columns[ORIGIN] = pa.array([_identity(messages[index]) for index in records.tolist()], pa.string())
+        present = self._table(columns)
+        if self._emits is Emits.CHANGES:
+            return present
+        gone, places = self._tombstones(messages, reject)
+        if not gone.num_rows:
+            return present
+        order = np.argsort(np.concatenate([records, places]), kind="stable")
+        return pa.concat_tables([present, gone]).take(order)
+
+    def _rows(self, messages: Sequence[Message], reject: Callable[[int, bytes, str], None]) -> Decoded:
+        values = pa.array([message.value() for message in messages], pa.binary())
+        if self._body.columns:
+
+            def reject_record(found: Rejected) -> None:
+                reject(found.place, found.raw, found.reason)
+
+            return self._format.decode(values, self._body, reject_record)
+        present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        return Decoded(pa.table({}), pa.array(present, pa.int64()))
+
+    def _system(self, messages: Sequence[Message], records: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
+        """Those system columns that the schema has, for the messages that gave rows."""
+        wanted = [column for column in self._schema.columns if column.name in SYSTEM_COLUMNS]
+        if not wanted:
+            return {}
+        chosen = [messages[index] for index in records.tolist()]
+        return {column.name: cast_column(_system_column(column.name, chosen), column.type) for column in wanted}
+
+    def _table(self, columns: dict[str, Any]) -> pa.Table:
+        return pa.table([columns[name] for name in self._target.names], schema=self._target)
+
+    def _tombstones(
+        self, messages: Sequence[Message], reject: Callable[[int, bytes, str], None]
+    ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        """What messages without a value take away, and which messages they are."""
+        rows: list[dict[str, Any]] = []
+        places: list[int] = []
+        for index, message in enumerate(messages):
+            if message.value() is not None:
+                continue
+            row: dict[str, Any] = {CHANGE: -1}
+            try:
+                row |= {ORIGIN: _identity(message)} if self._by_origin else self._key_of(message)
+            except (ValueError, TypeError, pa.ArrowException) as error:
+                reject(index, message.key() or b"", f"a tombstone whose key is not that of a row: {error}")
+                continue
+            rows.append(row)
+            places.append(index)
+        nullable = pa.schema([field.with_nullable(True) for field in self._target])
+        return pa.Table.from_pylist(rows, nullable).cast(self._target), np.array(places, np.int64)
+
+    def _key_of(self, message: Message) -> dict[str, Any]:
+        """The key columns' values that a message's key stands for: the text of one column, or a JSON object."""
+        key = message.key()
+        if key is None:
+            raise ValueError("it has none")
+        columns = [self._schema.column(name) for name in self._schema.key]
+        if [column.name for column in columns] == ["_key"]:
+            return {"_key": _text(key)}
+        try:
+            parsed = parse_json(key)
+        except ValueError:
+            parsed = key.decode()
+        if not isinstance(parsed, dict):
+            if len(columns) > 1:
+                raise ValueError(f"{key!r} is not a JSON object of {', '.join(self._schema.key)}")
+            parsed = {columns[0].name: key.decode() if not isinstance(parsed, str) else parsed}
+        by_lower = {name.lower(): value for name, value in parsed.items()}
+        return {column.name: _value(by_lower[column.name.lower()], column) for column in columns}
+
+
+def _value(value: Any, column: Column) -> Any:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else str(value)
+    return cast_column(pa.array([text]), column.type)[0].as_py()
+
+
+def _identity(message: Message) -> str:
+    """Whose value the message is: its key's, or its own when it has none."""
+    key = message.key()
+    return f"{message.partition()}@{message.offset()}" if key is None else f"={_text(key)}"
+
+
+def _text(key: bytes | str | None) -> str | None:
+    """A key as text; one that isn't UTF-8 in hexadecimal."""
+    if key is None or isinstance(key, str):
+        return key
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return f"\\x{key.hex()}"
+
+
+def _system_column(name: str, messages: Sequence[Message]) -> pa.Array:
+    type_ = SYSTEM_COLUMNS[name].type
+    match name:
+        case "_topic":
+            return pa.array([message.topic() for message in messages], type_)
+        case "_partition":
+            return pa.array([message.partition() for message in messages], type_)
+        case "_offset":
+            return pa.array([message.offset() for message in messages], type_)
+        case "_timestamp":
+            times = [message.timestamp() for message in messages]
+            milliseconds = [None if kind == _NO_TIMESTAMP else value for kind, value in times]
+            return pa.array(milliseconds, pa.timestamp("ms", tz="UTC")).cast(type_)
+        case "_key":
+            return pa.array([_text(message.key()) for message in messages], type_)
+        case _:
+            return pa.array([_headers(message) for message in messages], type_)
+
+
+def _headers(message: Message) -> list[tuple[str, str | None]] | None:
+    """Headers as a map; of several with one name the last counts, as for Kafka's own `lastHeader`."""
+    found: Any = message.headers()
+    return None if found is None else list({name: _text(value) for name, value in found}.items())
