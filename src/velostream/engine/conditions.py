@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlglot import exp
@@ -18,7 +19,11 @@ from velostream.sql.parameters import Parameters, bind
 from velostream.sql.parse import parse_expression
 from velostream.tables.base import CompiledCondition, Table
 
+if TYPE_CHECKING:
+    from velostream.engine.scalar import ScalarPlan
+
 _CAPACITY = 1024
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -49,34 +54,60 @@ class Condition:
         return str(self.tree.sql(dialect="spark"))
 
 
-class ConditionCache:
-    """The last conditions asked of a table. Holds no data, so it never makes an answer stale; for many threads."""
+class Recent(Generic[_Value]):
+    """What was used last, so many of it; for many threads."""
 
-    def __init__(self, schema: Schema, name: str) -> None:
-        self.schema = schema
-        self._name = name
-        self._known: OrderedDict[Hashable, Condition] = OrderedDict()
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, _Value] = OrderedDict()
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
 
+    def get(self, key: Hashable) -> _Value | None:
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                self.misses += 1
+            else:
+                self.hits += 1
+                self._known.move_to_end(key)
+            return found
+
+    def put(self, key: Hashable, value: _Value) -> _Value:
+        with self._lock:
+            self._known[key] = value
+            if len(self._known) > _CAPACITY:
+                self._known.popitem(last=False)
+        return value
+
+
+class ConditionCache:
+    """The last conditions and scalars asked of a table. Holds no data, so it never makes an answer stale."""
+
+    def __init__(self, schema: Schema, name: str) -> None:
+        self.schema = schema
+        self._name = name
+        self._conditions: Recent[Condition] = Recent()
+        self.scalars: Recent[ScalarPlan] = Recent()
+
+    @property
+    def hits(self) -> int:
+        return self._conditions.hits
+
+    @property
+    def misses(self) -> int:
+        return self._conditions.misses
+
     def condition(self, text: str, parameters: Parameters | None) -> Condition:
         """The condition of a text; a `SqlError` when it isn't one or names an unknown column."""
         key = _cache_key(text, parameters)
-        with self._lock:
-            found = None if key is None else self._known.get(key)
-            if found is not None:
-                self.hits += 1
-                self._known.move_to_end(key)
-                return found
-            self.misses += 1
-        made = self._made(text, parameters)
-        if key is not None:
-            with self._lock:
-                self._known[key] = made
-                if len(self._known) > _CAPACITY:
-                    self._known.popitem(last=False)
-        return made
+        # No key: a parameter that can't be told apart from others is nothing to remember.
+        found = None if key is None else self._conditions.get(key)
+        if found is None:
+            found = self._made(text, parameters)
+            if key is not None:
+                self._conditions.put(key, found)
+        return found
 
     def _made(self, text: str, parameters: Parameters | None) -> Condition:
         tree = bind(_parsed(text), parameters, text=text)
@@ -114,6 +145,6 @@ def cache_of(table: Table) -> ConditionCache:
     """The one cache of a table, whoever asks; a new one when the table's columns have changed."""
     with _CACHES_LOCK:
         cache = _CACHES.get(table)
-        if cache is None or cache.schema != table.schema:
+        if cache is None or (cache.schema is not table.schema and cache.schema != table.schema):
             cache = _CACHES[table] = ConditionCache(table.schema, table.name)
         return cache

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlglot import exp
 
-from velostream.engine.conditions import Condition, cache_of
+from velostream.engine.conditions import Condition, ConditionCache, cache_of
 from velostream.engine.dml import Change, Evaluate, delete_rows, truncate, update_rows
 from velostream.engine.result import Result
-from velostream.engine.rows import Page, Rows, RowStream
+from velostream.engine.rows import ArrowRows, Page, RowStream
 from velostream.engine.scalar import scalar_value
 from velostream.engine.wildcard import path_aggregate, path_values
 from velostream.errors import NotExecutableError, NotFoundError, TableError, UnsupportedError, ValidationError
@@ -23,7 +23,7 @@ from velostream.model.rows import rows_to_arrow
 from velostream.model.schema import Schema
 from velostream.sql.parameters import Parameters
 from velostream.sql.parse import parse_expression
-from velostream.tables.base import KeyValue, Row, Snapshot, Table
+from velostream.tables.base import KeyValue, Row, Rows, Snapshot, Table
 from velostream.tables.lookups import as_keys
 from velostream.tables.memory.keys import key_values
 from velostream.tables.memory.values import python_values
@@ -73,6 +73,7 @@ class TableHandle:
         self._spark_filter = spark_filter
         self._evaluate = evaluate
         self._last_updated = last_updated
+        self._asked: ConditionCache | None = None
 
     def __repr__(self) -> str:
         return f"<table {self.name} ({', '.join(f'{c.name} {c.sql_type}' for c in self.schema.columns)})>"
@@ -115,7 +116,12 @@ class TableHandle:
 
     def filter(self, where: Where, params: Parameters | None = None) -> Rows:
         """The rows for which the condition is true."""
-        return Rows(self._scan(where, params))
+        condition = self._condition(where, params)
+        if condition is not None and condition.expression is not None:
+            found = self._table.snapshot().find(condition.expression)
+            if found is not None:
+                return found
+        return ArrowRows(self._scan(condition, params))
 
     def exists(self, where: Where, params: Parameters | None = None) -> bool:
         """Whether the condition is true for any row."""
@@ -132,7 +138,7 @@ class TableHandle:
     def scalar(self, expression: str, where: Where = None, params: Parameters | None = None) -> Any:
         """One value: of an aggregate (`SUM(amount)`), or of the only row the condition holds for (None: no row)."""
         condition = self._condition(where, params)
-        return scalar_value(self._table, expression, condition, self._evaluate)
+        return scalar_value(self._table, expression, condition, known=self._known(), evaluate=self._evaluate)
 
     def wildcard_values(self, path: str) -> list[Any]:
         """Every value a path leads to, `positions.*.shares > 100`, row by row in the data's own order."""
@@ -237,7 +243,7 @@ class TableHandle:
 
     def scan(self) -> Rows:
         """All rows."""
-        return Rows(self._table.snapshot().scan())
+        return ArrowRows(self._table.snapshot().scan())
 
     def query_batch(self, limit: int, offset: int = 0) -> Page:
         """The rows from the `offset`-th on, at most `limit`, in an order that only a change of the table changes."""
@@ -246,7 +252,7 @@ class TableHandle:
         snapshot = self._table.snapshot()
         batch = next(iter(snapshot.batches(limit, offset)), None)
         rows = snapshot.schema.arrow.empty_table() if batch is None else pa.Table.from_batches([batch])
-        return Page(Rows(rows), has_more=offset + rows.num_rows < snapshot.count())
+        return Page(ArrowRows(rows), has_more=offset + rows.num_rows < snapshot.count())
 
     def stream_all(self) -> RowStream:
         """All rows of the version there is now, one by one, for `for` and `async for`."""
@@ -276,14 +282,14 @@ class TableHandle:
 
     def stats(self) -> dict[str, Any]:
         """Figures of the table, and of the conditions asked of it."""
-        cache = cache_of(self._table)
+        cache = self._known()
         own = getattr(self._table, "stats", None)
         figures = {"rows": len(self), "version": self.version} if own is None else dict(own())
         return figures | {"condition_hits": cache.hits, "condition_misses": cache.misses}
 
     def compile_condition(self, where: str, params: Parameters | None = None) -> Condition:
         """A condition to be used again and again, by `filter` and the others; says how its rows are found."""
-        condition = cache_of(self._table).condition(where, params)
+        condition = self._known().condition(where, params)
         if condition.expression is None:
             return condition
         return replace(condition, compiled=self._table.compile_condition(condition.expression))
@@ -336,7 +342,14 @@ class TableHandle:
     def _condition(self, where: Where, params: Parameters | None) -> Condition | None:
         if where is None or isinstance(where, Condition):
             return where
-        return cache_of(self._table).condition(where, params)
+        return self._known().condition(where, params)
+
+    def _known(self) -> ConditionCache:
+        """What has been asked of the table before; looked for again when its columns have changed."""
+        known = self._asked
+        if known is None or known.schema is not self._table.schema:
+            known = self._asked = cache_of(self._table)
+        return known
 
     def _scan(self, where: Where, params: Parameters | None, columns: Sequence[str] | None = None) -> pa.Table:
         condition = self._condition(where, params)
@@ -404,15 +417,16 @@ class TableHandle:
 
 def _few_records(rows: Any) -> Sequence[Mapping[str, Any]] | None:
     """Rows that a table may take without their detour over Arrow, if they are few enough for it."""
-    # Dicts are told by their type: asking whether they are a mapping takes ten times as long.
-    if type(rows) is dict or isinstance(rows, Mapping):
+    # Told by their types first: asking whether they are something more general takes many times as long.
+    kind = type(rows)
+    if kind is dict or isinstance(rows, Mapping):
         return (rows,)
-    if not isinstance(rows, list | tuple):
+    if kind is not list and not isinstance(rows, list | tuple):
         return None
     for row in rows:
         if type(row) is not dict and not isinstance(row, Mapping):
             return None
-    return rows
+    return rows  # type: ignore[no-any-return]
 
 
 def _key_record(names: Sequence[str], value: Any) -> dict[str, Any]:

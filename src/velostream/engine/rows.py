@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self, overload
 
 import pyarrow as pa
 
-from velostream.tables.base import Row
+from velostream.tables.base import Row, Rows
 from velostream.tables.memory.rows import decoded_rows
 
 _BATCH_ROWS = 4096
 
 
-class Rows(Sequence[Row]):
-    """The rows of an answer; as long as they are only counted nothing is decoded."""
+class ArrowRows(Rows):
+    """The rows of a table of Arrow columns; as long as they are only counted nothing is decoded."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -35,23 +35,13 @@ class Rows(Sequence[Row]):
     def __getitem__(self, index: int) -> Row: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Rows: ...
+    def __getitem__(self, index: slice) -> ArrowRows: ...
 
-    def __getitem__(self, index: int | slice) -> Row | Rows:
+    def __getitem__(self, index: int | slice) -> Row | ArrowRows:
         if isinstance(index, slice):
-            return Rows(self._table.take(pa.array(range(len(self))[index], pa.int64())))
+            return ArrowRows(self._table.take(pa.array(range(len(self))[index], pa.int64())))
         position = range(len(self))[index]
-        return next(iter(Rows(self._table.slice(position, 1))))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(list(self))
+        return next(iter(ArrowRows(self._table.slice(position, 1))))
 
 
 class RowStream:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
-from velostream.engine.conditions import Condition
+from velostream.engine.conditions import Condition, ConditionCache
 from velostream.engine.dml import Evaluate, evaluated
 from velostream.engine.passthrough import aggregate
 from velostream.errors import NotExecutableError, QueryError
-from velostream.model.expression import columns_of
+from velostream.model.expression import Expression, columns_of
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.parse import parse_expression
 from velostream.sql.plan import AggregateFunction
@@ -27,49 +28,83 @@ _FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
 }
 
 
-def scalar_value(table: Table, text: str, condition: Condition | None, evaluate: Evaluate | None) -> Any:
+@dataclass(frozen=True)
+class ScalarPlan:
+    """What a scalar's text means for one table; holds no data."""
+
+    tree: exp.Expr
+    function: AggregateFunction | None = None
+    """None: the value of the only row."""
+    argument: Expression | None = None
+    """None counts the rows, whatever is in them."""
+    columns: tuple[str, ...] = ()
+    distinct: bool = False
+    reason: str | None = None
+    """Why the table can't answer it."""
+
+
+def scalar_value(
+    table: Table, text: str, condition: Condition | None, *, known: ConditionCache, evaluate: Evaluate | None
+) -> Any:
     """The value of the expression over the rows of the condition: None over none, an error over several.
 
-    An aggregate has one value over any rows.
+    An aggregate has one value over any rows. `known` keeps what the text means.
     """
-    tree = parse_expression(text)
+    plan = known.scalars.get(text)
+    if plan is None:
+        plan = known.scalars.put(text, _plan(table, text))
     snapshot = table.snapshot()
     try:
-        return _value(table, tree, text, condition, snapshot)
+        return _value(plan, text, condition, snapshot)
     except NotLowerable as reason:
         if evaluate is None:
             raise NotExecutableError(f"this expression needs Spark: {reason}", text=text) from None
     source = exp.Table(this=exp.to_identifier(table.name, quoted=True))
-    select = exp.select(exp.alias_(tree, "value")).from_(source)
+    select = exp.select(exp.alias_(plan.tree.copy(), "value")).from_(source)
     return _only(evaluate(select if condition is None else select.where(condition.tree), snapshot).column(0), text)
 
 
-def _value(table: Table, tree: exp.Expr, text: str, condition: Condition | None, snapshot: Snapshot) -> Any:
+def _value(plan: ScalarPlan, text: str, condition: Condition | None, snapshot: Snapshot) -> Any:
     where = None if condition is None else condition.expression
     if condition is not None and where is None:
         raise NotLowerable(condition.reason)
+    if plan.reason is not None:
+        raise NotLowerable(plan.reason)
+    if plan.argument is None:
+        return snapshot.count(where)
+    values = evaluated(plan.argument, snapshot.scan(where, plan.columns))
+    if plan.function is None:
+        return _only(values, text)
+    return python_value(aggregate(plan.function, values, distinct=plan.distinct, name=text))
+
+
+def _plan(table: Table, text: str) -> ScalarPlan:
+    tree = parse_expression(text)
+    try:
+        return _lowered(table, tree, text)
+    except NotLowerable as error:
+        return ScalarPlan(tree, reason=error.reason)
+
+
+def _lowered(table: Table, tree: exp.Expr, text: str) -> ScalarPlan:
     function = _FUNCTIONS.get(type(tree))
+    argument, distinct = tree, False
     if function is None:
         if tree.find(exp.AggFunc, exp.Anonymous) is not None:
             raise NotLowerable("a function that may be an aggregate")
-        return _only(_computed(table, tree, text, snapshot, where), text)
-    argument, distinct = tree.this, False
-    if isinstance(argument, exp.Star):
-        return snapshot.count(where)
-    if isinstance(argument, exp.Distinct):
-        if len(argument.expressions) != 1:
-            raise NotLowerable("DISTINCT of several columns")
-        argument, distinct = argument.expressions[0], True
-    if tree.args.get("expressions"):
-        raise NotLowerable("an aggregate of several columns")
-    values = _computed(table, argument, text, snapshot, where)
-    return python_value(aggregate(function, values, distinct=distinct, name=text))
-
-
-def _computed(table: Table, tree: exp.Expr, text: str, snapshot: Snapshot, where: Any) -> pa.Array | pa.ChunkedArray:
-    expression = lower(tree, table.schema, text=text, qualifiers=[table.name])
-    columns = sorted(columns_of(expression)) or [table.schema.names[0]]
-    return evaluated(expression, snapshot.scan(where, columns))
+    else:
+        argument = tree.this
+        if isinstance(argument, exp.Star):
+            return ScalarPlan(tree, function)
+        if isinstance(argument, exp.Distinct):
+            if len(argument.expressions) != 1:
+                raise NotLowerable("DISTINCT of several columns")
+            argument, distinct = argument.expressions[0], True
+        if tree.args.get("expressions"):
+            raise NotLowerable("an aggregate of several columns")
+    expression = lower(argument, table.schema, text=text, qualifiers=[table.name])
+    columns = tuple(sorted(columns_of(expression))) or (table.schema.names[0],)
+    return ScalarPlan(tree, function, expression, columns, distinct)
 
 
 def _only(values: pa.Array | pa.ChunkedArray, text: str) -> Any:

@@ -78,6 +78,26 @@ class Row(Mapping[str, Any]):
     def as_dict(self) -> dict[str, Any]: ...
 
 
+class Rows(Sequence[Row]):
+    """The rows of an answer, decoded when they are looked at: as long as they are only counted, none is."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def arrow(self) -> pa.Table:
+        """All of them as Arrow."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
 class CompiledCondition(Protocol):
     """A condition in the form the store runs."""
 
@@ -144,7 +164,7 @@ class Snapshot(ABC):
     @abstractmethod
     def count(self, condition: Expression | None = None) -> int: ...
 
-    def find(self, condition: Expression) -> Sequence[Row] | None:
+    def find(self, condition: Expression) -> Rows | None:
         """The rows of `scan`, each read when it is asked for; None from a kind that reads them all at once."""
         return None
 

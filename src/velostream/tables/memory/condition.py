@@ -93,13 +93,10 @@ class Plan:
             return "scan"
         return "key" if columns == self._schema.key else "index"
 
-    def find(self, snapshot: MemorySnapshot) -> Sequence[int]:
-        """Like `positions`, for as many rows as one likes; a short list where few rows are found by an index."""
+    def find(self, snapshot: MemorySnapshot) -> Sequence[int] | Integers:
+        """Like `positions`; a short list where few rows are found by an index."""
         few = self._few(snapshot)
-        if few is not None:
-            return few
-        found: list[int] = self.positions(snapshot).tolist()
-        return found
+        return self.positions(snapshot) if few is None else few
 
     def scan(self, snapshot: MemorySnapshot, columns: Sequence[str] | None) -> pa.Table:
         """The rows for which the condition is true, in the table's order."""

@@ -38,6 +38,10 @@ class RowEncoder:
         )
         self._known = {name: place for place, name in enumerate(schema.names)}
         self._kinds = tuple(kinds)
+        self._columns = {
+            name: (place, kind, fit)
+            for place, (name, kind, fit) in enumerate(zip(schema.names, kinds, fits, strict=True))
+        }
         self._nullable = tuple(column.nullable for column in schema.columns)
         self._fits = tuple(fits)
         self._fitted = tuple(
@@ -105,17 +109,17 @@ class RowEncoder:
 
     def changes(self, record: Mapping[str, Any]) -> tuple[Hashable, Patch]:
         """The key of a record, in the form of `keys.key_values`, and the values of the other columns it names."""
-        known, kinds, fits = self._known, self._kinds, self._fits
+        columns = self._columns
         values: Patch = {}
-        for name, value in record.items():
-            place = known.get(name)
-            if place is None:
-                raise NeedsArrow
-            if type(value) is kinds[place]:
-                fit = fits[place]
-                values[place] = value if fit is None else fit(value)
-            else:
-                values[place] = self.value(place, value)
+        try:
+            for name, value in record.items():
+                place, kind, fit = columns[name]
+                if type(value) is not kind:
+                    values[place] = self.value(place, value)
+                else:
+                    values[place] = value if fit is None else fit(value)
+        except KeyError as error:
+            raise NeedsArrow from error
         key = self.key_of_places(values)
         for place in self._key_places:
             del values[place]

@@ -39,9 +39,11 @@ class GrowableIntegers:
 
     def append(self, value: int) -> None:
         length = self.length
-        if length == len(self.view):
+        try:
+            self.view[length] = value
+        except IndexError:
             self.reserve(1)
-        self.view[length] = value
+            self.view[length] = value
         self.length = length + 1
 
     def extend(self, values: Integers) -> None:

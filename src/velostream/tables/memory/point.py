@@ -86,13 +86,15 @@ class PointWriter:
     def update_one(self, number: int, given: tuple[Hashable, Patch]) -> Changed | None:
         """Give the row of a key other values; None when there is no such row. The patch is the writer's from now on."""
         key, changes = given
-        position = self._alive(self._keys(), key)
-        if position is None:
+        generation = self._generation
+        keys = generation.keys or self._keys()
+        position = keys.find(key, -1)
+        if position < 0 or generation.removed.view[position] != ALIVE:
             return None
         row = self._changed(position, changes)
         if row is None:
             return UNCHANGED
-        self._generation.apply_row(number, row, key, (position,))
+        generation.apply_row(number, row, key, (position,))
         return _REPLACED
 
     def update(self, number: int, given: Mapping[Hashable, Patch]) -> Changed:

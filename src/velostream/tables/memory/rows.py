@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from velostream.errors import NotFoundError
-from velostream.tables.base import Row
+from velostream.tables.base import Row, Rows
 from velostream.tables.memory.chunks import Chunks
+from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.values import python_values
 
 if TYPE_CHECKING:
@@ -101,12 +102,12 @@ class DecodedRow(Row):
         return dict(zip(self._layout.places, self._values, strict=True))
 
 
-class FoundRows(Sequence[Row]):
+class FoundRows(Rows):
     """Rows of a snapshot by their positions; each is read when it is asked for."""
 
     __slots__ = ("_positions", "_snapshot")
 
-    def __init__(self, snapshot: MemorySnapshot, positions: Sequence[int]) -> None:
+    def __init__(self, snapshot: MemorySnapshot, positions: Sequence[int] | Integers) -> None:
         self._snapshot = snapshot
         self._positions = positions
 
@@ -119,7 +120,7 @@ class FoundRows(Sequence[Row]):
     def __iter__(self) -> Iterator[Row]:
         if len(self._positions) > _FEW_ROWS:
             return chain.from_iterable(map(decoded_rows, self.arrow().to_batches(max_chunksize=_ROWS_AT_ONCE)))
-        return map(self._snapshot.row_at, self._positions)
+        return map(self._snapshot.row_at, map(int, self._positions))
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -130,7 +131,7 @@ class FoundRows(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | FoundRows:
         if isinstance(index, slice):
             return FoundRows(self._snapshot, self._positions[index])
-        return self._snapshot.row_at(self._positions[index])
+        return self._snapshot.row_at(int(self._positions[index]))
 
 
 def decoded_rows(batch: pa.RecordBatch) -> Iterator[Row]:

@@ -218,12 +218,12 @@ class MemoryTable(Table):
         if encoder is None or len(records) > _MOST_SINGLE_ROWS:
             return None
         try:
+            if len(records) == 1:
+                done = self._sequence.write_rows(self, PointWriter.update_one, encoder.changes(records[0]))
+                return 0 if done is None else 1
             changes = [encoder.changes(record) for record in records]
         except NeedsArrow:
             return None
-        if len(changes) == 1:
-            done = self._sequence.write_rows(self, PointWriter.update_one, changes[0])
-            return 0 if done is None else 1
         found = 0
 
         def update(writer: PointWriter, number: int, given: Sequence[tuple[Hashable, Patch]]) -> Changed:

@@ -10,6 +10,7 @@ import numpy as np
 
 from velostream.tables.memory.growable import GrowableIntegers
 
+_MILLISECOND = 1_000_000
 _MOST = 1 << 20
 """Milliseconds that are remembered; the older half of them is forgotten then."""
 
@@ -24,7 +25,8 @@ class CommitTimes:
         """`known` are milliseconds with their commits' numbers, in the order of the commits."""
         self._noted = (GrowableIntegers(), GrowableIntegers())
         """Times and numbers; replaced together, so that a reader has both of one time."""
-        self._last = -1
+        self._until = 0
+        """Nanoseconds at which the last millisecond noted ends."""
         self._oldest = 0
         """Of commits before this number nothing is known."""
         for milliseconds, number in known:
@@ -32,7 +34,12 @@ class CommitTimes:
 
     def note(self, number: int) -> None:
         """A commit has just become visible."""
-        self._note(time.time_ns() // 1_000_000, number)
+        now = time.time_ns()
+        if now < self._until:
+            numbers = self._noted[1]
+            numbers.view[numbers.length - 1] = number
+        else:
+            self._note(now // _MILLISECOND, number)
 
     def number_at(self, instant: datetime) -> int | None:
         """The newest commit at or before an instant, to the millisecond; None when it is too long ago to tell."""
@@ -59,7 +66,7 @@ class CommitTimes:
 
     def _note(self, milliseconds: int, number: int) -> None:
         times, numbers = self._noted
-        if milliseconds <= self._last:
+        if milliseconds * _MILLISECOND < self._until:
             numbers.view[numbers.length - 1] = number
             return
         if not numbers.length:
@@ -71,4 +78,4 @@ class CommitTimes:
         # The number first: a reader counts the times.
         numbers.append(number)
         times.append(milliseconds)
-        self._last = milliseconds
+        self._until = (milliseconds + 1) * _MILLISECOND
