@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,25 +42,11 @@ from velostream.sources.common import (
     with_parameters,
 )
 from velostream.sources.kafka_messages import SYSTEM_COLUMNS, MessageDecoder
+from velostream.sources.kafka_reader import RangeReader
 
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
-
-_ROWS_PER_PARTITION = 100_000
-_MESSAGES_PER_BATCH = 32_768
+_ROWS_PER_PARTITION = 250_000
 _SAMPLED_MESSAGES = 4_000
 _LOOK_AT_TOPIC_EVERY = timedelta(seconds=2)
-_GATHERING_SECONDS = 0.05
-"""How long to wait for more messages than there are, where a gap makes us expect too many."""
-_READING = {
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
-    # The end of a range that closes with a gap is only known from a fetch that found nothing.
-    "fetch.wait.max.ms": 20,
-    "queued.min.messages": 200_000,
-    "queued.max.messages.kbytes": 131_072,
-    "fetch.message.max.bytes": 8_388_608,
-}
 
 
 class KafkaSource(Source):
@@ -106,6 +92,7 @@ class KafkaSource(Source):
         settings = format_settings(self.settings, declared=self._declared, subject=f"{self._address.topic}-value")
         self._format = record_format(self.settings.text("format") or "json", settings)
         self._client = TopicClient(self._address, self.settings)
+        self._reader = RangeReader(self._client, committed=self._committed)
         self._described: TopicState | None = None
         self._described_at = float("-inf")
 
@@ -169,7 +156,7 @@ class KafkaSource(Source):
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         decoder = MessageDecoder(self._format, schema, self.capabilities.emits, topic=self._address.topic)
         payload = partition.payload
-        for messages in self._messages(payload["partition"], payload["start"], payload["end"]):
+        for messages in self._reader.messages(payload["partition"], payload["start"], payload["end"]):
             yield from decoder.decode(messages, on_bad).to_batches()
 
     def reached(self, position: Offset, target: Offset) -> bool:
@@ -177,6 +164,7 @@ class KafkaSource(Source):
         return all(here.get(partition, -1) >= offset for partition, offset in _positions(target).items())
 
     def close(self) -> None:
+        self._reader.close()
         self._client.close()
 
     def _topic(self, *, now: bool = False) -> TopicState:
@@ -198,52 +186,12 @@ class KafkaSource(Source):
         values = [
             message.value()
             for partition in topic.partitions
-            for messages in self._messages(partition, first[partition], min(first[partition] + each, last[partition]))
+            for messages in self._reader.messages(
+                partition, first[partition], min(first[partition] + each, last[partition])
+            )
             for message in messages
         ]
         return pa.array(values, pa.binary())
-
-    def _messages(self, partition: int, start: int, end: int) -> Iterator[list[Message]]:
-        """The messages of a range of offsets, in order, as they come."""
-        if start >= end:
-            return
-        from confluent_kafka import TopicPartition
-
-        level = "read_committed" if self._committed else "read_uncommitted"
-        consumer = self._client.consumer(**_READING, **{"isolation.level": level})
-        try:
-            with self._client.speaking():
-                consumer.assign([TopicPartition(self._address.topic, partition, start)])
-                yield from self._consumed(consumer, partition, start, end)
-        finally:
-            consumer.close()
-
-    def _consumed(self, consumer: Consumer, partition: int, position: int, end: int) -> Iterator[list[Message]]:
-        from confluent_kafka import KafkaError
-
-        heard_at = time.monotonic()
-        while position < end:
-            wanted = min(_MESSAGES_PER_BATCH, end - position)
-            came = consumer.consume(num_messages=wanted, timeout=_GATHERING_SECONDS)
-            messages: list[Message] = []
-            for message in came:
-                error, offset = message.error(), message.offset() or 0
-                if error is None:
-                    position = offset + 1
-                    if offset < end:
-                        messages.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the driver's public name
-                    position = max(position, offset)
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - likewise
-                    raise SourceError.records_expired(self._address.topic, partition=partition, offset=position)
-                elif not error.retriable():
-                    raise self._client.error(error)
-            if came:
-                heard_at = time.monotonic()
-            elif (silent := time.monotonic() - heard_at) > 2 * self._client.timeout_seconds:
-                raise self._client.no_answer(silent)
-            if messages:
-                yield messages
 
 
 def _offset(topic: TopicState, positions: Mapping[int, int]) -> Offset:
