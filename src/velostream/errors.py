@@ -435,6 +435,15 @@ class SourceError(VelostreamError):
         )
 
     @classmethod
+    def no_permission(cls, path: str) -> Self:
+        return cls(
+            f'file "{path}" may not be read',
+            hint="give this user the permission to read it",
+            code="no-permission",
+            category=Category.AUTHENTICATION,
+        )
+
+    @classmethod
     def bad_record(cls, source: str, *, position: str, reason: str) -> Self:
         return cls(
             f'source "{source}" has a bad record at {position}',

@@ -67,6 +67,11 @@ TARGETS = {
         "jsonl": lambda folder, _: FileTarget(folder / "out.jsonl"),
         "parquet": lambda folder, _: FileTarget(folder / "out.parquet"),
         "folder of csv": lambda folder, _: FileTarget(folder / "out", format="csv"),
+        "csv gzip": lambda folder, _: FileTarget(folder / "out.csv.gz"),
+        "jsonl zstd": lambda folder, _: FileTarget(folder / "out.jsonl.zst"),
+        "folder of jsonl gzip": lambda folder, _: FileTarget(folder / "out", format="jsonl", compression="gzip"),
+        "folder of avro": lambda folder, _: FileTarget(folder / "out", format="avro"),
+        "folder of orc": lambda folder, _: FileTarget(folder / "out", format="orc"),
         "folder of parquet": lambda folder, _: FileTarget(f"{folder}/out/"),
     },
 }

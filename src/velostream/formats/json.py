@@ -18,6 +18,7 @@ import pyarrow.json as arrow_json
 
 from velostream.errors import Category, SourceError
 from velostream.formats.base import LineFormat, Preamble, Reject, Rejected, Sample, WholeFormat
+from velostream.formats.compression import compressed, compression_of, read_blocks
 from velostream.formats.inference import json_text_kind
 from velostream.formats.lines import find_records, skipped_length
 from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
@@ -29,6 +30,7 @@ from velostream.model.schema import Column, Schema
 _SAMPLE_RECORDS = 10_000
 _ONE_BY_ONE = 512
 _ROWS_PER_TABLE = 50_000
+_BLOCK_BYTES = 1 << 23
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -68,7 +70,7 @@ class JsonLinesFormat(LineFormat):
         return pa.concat_tables(tables) if tables else schema.arrow.empty_table()
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
-        lines = b"".join(json_text(record) + b"\n" for record in _plain_records(rows))
+        lines = b"".join(json_text(record) + b"\n" for record in plain_records(rows))
         return encoded(lines, self.settings.encoding)
 
     def _decode(self, data: bytes, place: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
@@ -168,13 +170,15 @@ class JsonDocumentFormat(WholeFormat):
             yield records_to_arrow([record for _, record in objects], schema, misfit, times=self.settings.times)
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
-        document = b"[" + b",\n ".join(json_text(record) for record in _plain_records(rows)) + b"]\n"
-        return encoded(document, self.settings.encoding)
+        document = b"[" + b",\n ".join(json_text(record) for record in plain_records(rows)) + b"]\n"
+        return compressed(encoded(document, self.settings.encoding), self.settings.compression)
 
     def _records(self, path: Path) -> list[Any]:
         encoding = "utf-8-sig" if is_utf_8(self.settings.encoding) else self.settings.encoding
+        compression = compression_of(str(path), self.settings.compression)
+        data = b"".join(read_blocks(path, compression, size=_BLOCK_BYTES))
         try:
-            text = path.read_text(encoding)
+            text = data.decode(encoding)
             found = parse_json(text) if text.strip() else []
         except (ValueError, RecursionError) as error:
             raise SourceError(
@@ -245,7 +249,8 @@ def _read_as(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _plain_records(rows: pa.Table) -> Iterator[dict[str, Any]]:
+def plain_records(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows as dicts of Python values; a map is a dict too."""
     types = {field.name: field.type for field in rows.schema}
     maps = {name for name, type_ in types.items() if _has_map(type_)}
     for batch in rows.to_batches(max_chunksize=_ROWS_PER_TABLE):

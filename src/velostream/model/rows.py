@@ -60,10 +60,18 @@ def records_to_arrow(
 
     A field is found by its exact name, else without regard to case; one that isn't there is NULL.
     """
+    values = {column.name: _column_values(records, column.name) for column in schema.columns}
+    return columns_to_arrow(values, schema, reject, times=times)
+
+
+def columns_to_arrow(
+    columns_by_name: Mapping[str, list[Any]], schema: Schema, reject: Reject, *, times: TimeRules = ISO_IN_UTC
+) -> pa.Table:
+    """Decoded values, a list per column of `schema`, as a table; the rest as `records_to_arrow`."""
     unfit: dict[int, str] = {}
     columns: list[pa.Array] = []
     for column in schema.columns:
-        values = _column_values(records, column.name)
+        values = columns_by_name[column.name]
         array = _array_at_once(values, column.type, times)
         if array is None:
             array = _fit_each(values, column, unfit, times)
@@ -77,7 +85,7 @@ def records_to_arrow(
         return table
     for index in sorted(unfit):
         reject(index, unfit[index])
-    return table.take(pa.array([index for index in range(len(records)) if index not in unfit], pa.int64()))
+    return table.take(pa.array([index for index in range(table.num_rows) if index not in unfit], pa.int64()))
 
 
 def fit_value(value: Any, type_: pa.DataType, *, times: TimeRules = ISO_IN_UTC) -> Any:
@@ -142,6 +150,8 @@ def _refuse(schema: Schema) -> Reject:
 
 
 def _column_values(records: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    if all(name in record for record in records):
+        return [record[name] for record in records]
     lower = name.lower()
 
     def value_of(record: Mapping[str, Any]) -> Any:

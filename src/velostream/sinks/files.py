@@ -1,9 +1,10 @@
 """`file:///p`: a single file that grows, or a folder with one file per batch.
 
 A path that ends with `/` or has no known extension is a folder: each batch is a file named by writer and epoch, written
-aside and renamed, so a repeated batch replaces itself. A single CSV or JSON file is appended to; how far each batch
-goes is noted in a hidden file next to it before the batch is written, so a torn one is cut off and a repeated one is
-known. A single Parquet file is written anew with each batch, its epochs inside; choose a folder where it grows large.
+aside and renamed, so a repeated batch replaces itself. A single file of lines (CSV, JSON, text) is appended to, also a
+compressed one; how far each batch goes is noted in a hidden file next to it before the batch is written, so a torn one
+is cut off and a repeated one is known. A single Parquet file is written anew with each batch, its epochs inside; choose
+a folder where it grows large. The other formats need a folder.
 Delivery guarantee: exactly-once.
 """
 
@@ -19,9 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from velostream.errors import Category, UnsupportedError, VelostreamError
-from velostream.formats.base import Format, FormatSettings
-from velostream.formats.registry import EXTENSIONS, NAMES, make_format
-from velostream.formats.text import check_encoding
+from velostream.formats.base import Format
+from velostream.formats.compression import NONE, SUFFIXES, compression_of
+from velostream.formats.options import COMPRESSION, DELIMITER, ENCODING, HEADER, format_settings
+from velostream.formats.registry import NAMES, format_by_extension, make_format
 from velostream.model.address import file_path
 from velostream.model.change import Epoch
 from velostream.model.options import Option, OptionType
@@ -30,7 +32,8 @@ from velostream.sinks.base import Sink, SinkCapabilities, SinkSpec
 from velostream.sinks.common import with_parameters
 
 _EPOCHS = b"velostream.epochs"
-_FILE_SUFFIX = {"json": "jsonl", "ndjson": "jsonl", "json_lines": "jsonl", "json_array": "json"}
+_FILE_SUFFIX = {"json": "jsonl", "ndjson": "jsonl", "json_lines": "jsonl", "json_array": "json", "text": "log"}
+_CANNOT_GROW = {"json_array": "a JSON array", "avro": "an Avro file", "orc": "an ORC file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +55,30 @@ class FileSink(Sink):
         Option(
             "format", "how to write; default: by the extension, parquet in a folder", OptionType.CHOICE, None, NAMES
         ),
-        Option("delimiter", "character between fields", OptionType.TEXT, ","),
-        Option("header", "whether the first line names the columns", OptionType.BOOLEAN, "true"),
-        Option("encoding", "encoding of text", OptionType.TEXT, "utf-8"),
+        DELIMITER,
+        HEADER,
+        ENCODING,
+        COMPRESSION,
     )
 
     def __init__(self, spec: SinkSpec) -> None:
         super().__init__(with_parameters(spec))
         written = file_path(self.spec.uri)
         self._path = Path(written)
-        extension = EXTENSIONS.get(self._path.suffix.lower())
+        extension = format_by_extension(written)
         self._is_folder = written.endswith("/") or extension is None
         self._format_name = (self.settings.text("format") or extension or "parquet").lower()
-        delimiter = self.settings.text("delimiter") or ","
-        settings = FormatSettings(
-            delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter.lower(), delimiter),
-            header=self.settings.boolean("header"),
-            encoding=check_encoding(self.settings.text("encoding") or "utf-8"),
-        )
+        compression = compression_of(written.rstrip("/"), self.settings.text("compression"))
+        settings = replace(format_settings(self.settings), compression=compression or NONE)
         self._format: Format = make_format(self._format_name, settings)
+        self._suffix = _FILE_SUFFIX.get(self._format_name, self._format_name)
+        if compression is not None:
+            self._suffix += next(suffix for suffix, name in SUFFIXES.items() if name == compression)
 
     def open(self, schema: Schema) -> None:
-        if not self._is_folder and self._format_name == "json_array":
+        if not self._is_folder and self._format_name in _CANNOT_GROW:
             raise UnsupportedError(
-                f'file "{self._path}" can\'t grow as a JSON array',
+                f'file "{self._path}" can\'t grow as {_CANNOT_GROW[self._format_name]}',
                 hint="write to a folder (a path that ends with /), or WITH ('format' = 'jsonl')",
                 code="unsupported-format",
             )
@@ -105,8 +108,7 @@ class FileSink(Sink):
             raise _refused(self._path, str(error)) from error
 
     def _write_own_file(self, rows: pa.Table, epoch: Epoch) -> None:
-        suffix = _FILE_SUFFIX.get(self._format_name, self._format_name)
-        target = self._path / f"{quote(epoch.writer, safe='')}-{epoch.number:012d}.{suffix}"
+        target = self._path / f"{quote(epoch.writer, safe='')}-{epoch.number:012d}.{self._suffix}"
         _replace_durably(target, self._format.encode(rows))
 
     def _write_anew(self, rows: pa.Table, epoch: Epoch) -> None:

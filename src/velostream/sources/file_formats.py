@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from velostream.errors import Category, SourceError
 from velostream.formats.base import Format, FormatSettings, LineFormat, Sample, WholeFormat
+from velostream.formats.compression import NONE, compression_of, read_blocks
 from velostream.formats.registry import format_name, make_format
 from velostream.model.schema import Schema
-from velostream.sources.file_state import FileIdentity, open_file
+from velostream.sources.file_state import FileIdentity
 from velostream.sources.text_file import TextFile
 
 _FIRST_SAMPLE = 4 << 20
@@ -44,13 +44,17 @@ class FileFormats:
     def of(self, path: str) -> Format:
         """The format of a file; `SourceError` when its name doesn't tell and no option does."""
         name = format_name(path, self._option)
+        compression = compression_of(path, self._settings.compression)
+        settings = replace(self._settings, compression=compression or NONE)
         if name != "json":
-            return self._known.setdefault(name, make_format(name, self._settings))
+            known = f"{name} {compression}"
+            if known not in self._known:
+                self._known[known] = make_format(name, settings)
+            return self._known[known]
         if path in self._known:
             return self._known[path]
-        with open_file(path) as file:
-            head = os.pread(file.fileno(), _SNIFFED_BYTES, 0)
-        found = make_format(name, self._settings, head=head)
+        head = next(read_blocks(Path(path), compression, size=_SNIFFED_BYTES), b"")
+        found = make_format(name, settings, head=head)
         if head.strip():
             self._known[path] = found
         return found
@@ -102,18 +106,20 @@ class FileFormats:
         file_format = self.of(path)
         if not isinstance(file_format, WholeFormat):
             return ()
-        identity = FileIdentity.of(path)
-        known = self._units.get(path)
-        if known is not None and known[0] == identity:
-            return known[1]
         try:
-            units = file_format.units(Path(path))
+            return self._counted(path, file_format)
         except SourceError as error:
             if error.category is not Category.DATA:
                 raise
-            units = (1,)
-        self._units[path] = (identity, units)
-        return units
+            return (1,)
+
+    def _counted(self, path: str, whole: WholeFormat) -> Sequence[int]:
+        """Rows of each unit, counted once while the file stays as it is; `SourceError` when it can't be read."""
+        identity = FileIdentity.of(path)
+        known = self._units.get(path)
+        if known is None or known[0] != identity:
+            known = self._units[path] = (identity, whole.units(Path(path)))
+        return known[1]
 
     def _reach_text(
         self, path: str, line_format: LineFormat, start: int, *, max_rows: int | None, final: bool, size: int | None
@@ -145,7 +151,7 @@ class FileFormats:
         trouble: SourceError | None = None
         for path in paths:
             try:
-                whole.units(Path(path))
+                self._counted(path, whole)
                 readable.append(path)
             except SourceError as error:
                 trouble = trouble or error

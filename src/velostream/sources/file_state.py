@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from velostream.errors import Category, SourceError
+from velostream.errors import SourceError
 
 _HEAD_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 16
@@ -39,7 +39,7 @@ class FileIdentity:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except PermissionError as error:
-            raise no_permission(path) from error
+            raise SourceError.no_permission(path) from error
         return cls(found.st_ino, found.st_size, found.st_mtime_ns)
 
     def quiet_for(self, duration: timedelta) -> bool:
@@ -87,7 +87,7 @@ def open_file(path: str) -> BinaryIO:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceError.missing_file(path, pattern=False) from error
     except PermissionError as error:
-        raise no_permission(path) from error
+        raise SourceError.no_permission(path) from error
     except OSError as error:
         raise SourceError(f'file "{path}" can\'t be read', detail=str(error), code="unreadable-file") from error
 
@@ -105,12 +105,3 @@ def fingerprint(file: BinaryIO, length: int) -> str:
 def covers_all(length: int) -> bool:
     """Whether equal fingerprints of that length mean equal content."""
     return length <= _HEAD_BYTES + _TAIL_BYTES
-
-
-def no_permission(path: str) -> SourceError:
-    return SourceError(
-        f'file "{path}" may not be read',
-        hint="give this user the permission to read it",
-        code="no-permission",
-        category=Category.AUTHENTICATION,
-    )

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from velostream.errors import Category
 from velostream.formats.base import FormatSettings
+from velostream.formats.compression import compression_of
 from velostream.formats.registry import make_format
 from velostream.model.spool import Spool
 from velostream.plugins import Group, load
@@ -133,7 +134,9 @@ class FileFeed(SourceFeed):
         self._suffix = suffix
         self._one_file = one_file
         self._options = {name.replace("_", "."): value for name, value in options.items()}
-        self._format = make_format(options.get("format", suffix), FormatSettings())
+        name, _, compression = suffix.partition(".")
+        settings = FormatSettings(compression=compression_of(f"x.{compression}", None))
+        self._format = make_format(options.get("format", name), settings)
         self._next = self.first_number
         self._files = 0
 

@@ -11,7 +11,6 @@ from velostream.errors import Category, OptionError, SourceError
 from velostream.model.schema import Schema
 from velostream.sources import files
 from velostream.sources.base import Emits, SourceSpec
-from velostream.sources.file_state import no_permission
 from velostream.sources.files import FileSource
 
 
@@ -400,7 +399,7 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     with pytest.raises(SourceError) as caught:
         source_of(path).schema()
     assert caught.value.category is Category.AUTHENTICATION
-    assert caught.value.message == no_permission(str(path)).message
+    assert caught.value.message == SourceError.no_permission(str(path)).message
 
 
 @pytest.mark.parametrize(
