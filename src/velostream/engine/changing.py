@@ -1,4 +1,4 @@
-"""Tables changed by the rows of a query: INSERT … SELECT, UPSERT … SELECT, UPDATE … FROM, DELETE … USING.
+"""Tables changed by the rows of a query: INSERT … SELECT, UPSERT … SELECT, UPDATE … FROM, DELETE … USING, MERGE.
 
 The same preparation serves a statement that runs once over tables and one that follows a stream; of several statements
 over one stream each micro-batch is one commit.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 
@@ -21,7 +21,8 @@ from velostream.engine.consumers import RepeatingConsumer
 from velostream.engine.declared import split_off_nulls
 from velostream.engine.draft import DraftTable
 from velostream.engine.ingest import Batch, Outcome
-from velostream.engine.pairs import PairChange
+from velostream.engine.merge_rows import MergeChange
+from velostream.engine.pairs import ComputePairs, PairChange
 from velostream.engine.query import BatchTransformation
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.engine.sift import MOST_GUILTY
@@ -39,13 +40,14 @@ from velostream.errors import (
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.sources.base import BadRecord
+from velostream.sql.merging import MergePlan, plan_merge
 from velostream.sql.pairs import PairPlan, driving_query, plan_pairs
 from velostream.sql.parse import parse_script
 from velostream.sql.plan import Strategy
 from velostream.sql.render import render
 from velostream.sql.resolve import resolve_query
 from velostream.sql.scope import Columns
-from velostream.sql.statements import Delete, Insert, Name, OptionValue, Query, Statement, Update
+from velostream.sql.statements import Delete, Insert, Merge, Name, OptionValue, Query, Statement, Update
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
@@ -57,10 +59,26 @@ if TYPE_CHECKING:
     from velostream.sources.base import Offset
     from velostream.tables.base import Table
 
-RowChange = Insert | Update | Delete
-_VERBS = {"INSERT": "insert_into", "UPSERT": "upsert_into", "UPDATE FROM": "update", "DELETE USING": "delete_from"}
+RowChange = Insert | Update | Delete | Merge
+_VERBS = {
+    "INSERT": "insert_into",
+    "UPSERT": "upsert_into",
+    "UPDATE FROM": "update",
+    "DELETE USING": "delete_from",
+    "MERGE": "merge_into",
+}
 Apply = Callable[["Table", pa.Table], int]
 """Changes a table by rows of the query, other commits held off; gives how many rows were affected."""
+
+
+class _PairSettings(TypedDict):
+    """What every change by pairs is made with."""
+
+    table: str
+    schema: Schema
+    driving: Schema
+    text: str
+    compute: ComputePairs
 
 
 @dataclass(frozen=True)
@@ -72,6 +90,8 @@ class ChangePlan:
     query: Query
     pairs: PairPlan | None = None
     """None: the rows are what is to be inserted or, by key, upserted."""
+    merge: MergePlan | None = None
+    """Of a MERGE: what its pairs are to become."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +116,9 @@ class ChangePlanner:
         if isinstance(statement, Insert) and statement.on is None:
             return ChangePlan(statement, target, present(statement.query))
         columns = self._columns(driving_query(statement), statement, pinned)
+        if isinstance(statement, Merge):
+            merge = plan_merge(statement, target=schema, source=columns)
+            return ChangePlan(statement, target, merge.pairs.query, merge.pairs, merge)
         pairs = plan_pairs(statement, target=schema, source=columns)
         return ChangePlan(statement, target, pairs.query, pairs)
 
@@ -107,7 +130,7 @@ class ChangePlanner:
 
     def of_entry(self, entry: Entry) -> list[StreamChange]:
         """The statements of a query that is in the catalog, planned as they were at first."""
-        statements = [one for one in parse_script(entry.sql) if isinstance(one, Insert | Update | Delete)]
+        statements = [one for one in parse_script(entry.sql) if isinstance(one, RowChange)]
         return self.follow(statements, pinned=entry.pinned())
 
     def follow(
@@ -197,14 +220,16 @@ class ChangePlanner:
     def _paired(self, plan: ChangePlan, pairs: PairPlan, driving: Schema) -> Apply:
         named = tuple(replace(column, name=name) for column, name in zip(driving.columns, pairs.driving, strict=True))
         table = self._context.table_of(plan.target)
-        change = PairChange(
-            pairs,
-            table=table.name,
-            schema=table.schema,
-            driving=Schema(named),
-            text=plan.statement.text,
-            compute=self._compute,
-        )
+        settings: _PairSettings = {
+            "table": table.name,
+            "schema": table.schema,
+            "driving": Schema(named),
+            "text": plan.statement.text,
+            "compute": self._compute,
+        }
+        if plan.merge is not None:
+            return MergeChange(plan.merge, **settings).merge
+        change = PairChange(pairs, **settings)
         if isinstance(plan.statement, Insert):
             return change.upsert
         return change.update if isinstance(plan.statement, Update) else change.delete

@@ -6,8 +6,7 @@ error; INSERT * and UPDATE SET * take the source's columns by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,10 @@ from sqlglot import exp
 from velostream.engine.assignment import assign_column
 from velostream.engine.dml import Evaluate, check_new_keys
 from velostream.engine.draft import DraftTable, concatenated
-from velostream.errors import ResolveError, TableError, ValidationError
+from velostream.errors import TableError
 from velostream.model.change import Mode, Write, signed
-from velostream.model.schema import Schema
+from velostream.sql.merging import MergeClause, merge_clauses
 from velostream.sql.parameters import Parameters, bind
-from velostream.sql.pointing import pointer
 from velostream.sql.statements import Merge
 from velostream.tables.base import Snapshot, Table
 
@@ -30,22 +28,10 @@ _ATTEMPTS = 3
 """How often what Spark found may be of an old version before other commits have to wait for it."""
 
 
-@dataclass(frozen=True)
-class _Clause:
-    """One WHEN: for which pairs it is, and what it does; no values: the row goes."""
-
-    matched: bool
-    by_source: bool
-    """WHEN NOT MATCHED BY SOURCE: a row of the table without a source row."""
-    condition: exp.Expr | None
-    values: Mapping[str, exp.Expr]
-    inserts: bool
-
-
 def merge(table: Table, statement: Merge, parameters: Parameters | None, *, evaluate: Evaluate) -> int:
     """Run a MERGE; gives how many rows were added, changed and removed."""
     tree = bind(statement.tree, parameters, text=statement.text)
-    clauses = _clauses(tree, table.schema, statement)
+    clauses = merge_clauses(statement, tree, table.schema)
     select = _joined(tree, table, clauses)
     for _ in range(_ATTEMPTS):
         snapshot = table.snapshot()
@@ -58,55 +44,7 @@ def merge(table: Table, statement: Merge, parameters: Parameters | None, *, eval
         return _write(table, snapshot, clauses, evaluate(select, snapshot))
 
 
-def _clauses(tree: exp.Expr, schema: Schema, statement: Merge) -> list[_Clause]:
-    return [_clause(when, tree, schema, statement) for when in tree.args["whens"].expressions]
-
-
-def _clause(when: exp.Expr, tree: exp.Expr, schema: Schema, statement: Merge) -> _Clause:
-    then = when.args["then"]
-    inserts = isinstance(then, exp.Insert)
-    values: dict[str, exp.Expr] = {}
-    if isinstance(then, exp.Update):
-        for item in then.expressions:
-            if isinstance(item, exp.Star):
-                values = _by_name(tree, schema)
-            else:
-                values[_column(item.this, schema, statement)] = item.expression
-    elif inserts and isinstance(then.this, exp.Star):
-        values = _by_name(tree, schema)
-    elif inserts:
-        names = [_column(item, schema, statement) for item in then.this.expressions] if then.this else schema.names
-        given = then.expression.expressions
-        if len(names) != len(given):
-            raise ValidationError(
-                f"INSERT names {len(names)} columns and gives {len(given)} values",
-                code="wrong-number-of-values",
-                **pointer(then, statement.text),
-            )
-        values = dict(zip(names, given, strict=True))
-    return _Clause(
-        bool(when.args["matched"]), bool(when.args.get("source")), when.args.get("condition"), values, inserts
-    )
-
-
-def _by_name(tree: exp.Expr, schema: Schema) -> dict[str, exp.Expr]:
-    """`*`: every column of the table from the source's column of that name."""
-    source = tree.args["using"].alias_or_name
-    return {
-        name: exp.column(exp.to_identifier(name, quoted=True), exp.to_identifier(source, quoted=True))
-        for name in schema.names
-    }
-
-
-def _column(node: exp.Expr, schema: Schema, statement: Merge) -> str:
-    name = str(node.name)
-    column = schema.find(name)
-    if column is None:
-        raise ResolveError.unknown("column", name, known=schema.names, **pointer(node, statement.text))
-    return column.name
-
-
-def _joined(tree: exp.Expr, table: Table, clauses: list[_Clause]) -> exp.Select:
+def _joined(tree: exp.Expr, table: Table, clauses: Sequence[MergeClause]) -> exp.Select:
     """One row per pair: which row of the table, what to do (the number of the clause), its old and its new values."""
     target, using = tree.this, tree.args["using"]
     alias = target.alias or target.name
@@ -139,7 +77,7 @@ def _joined(tree: exp.Expr, table: Table, clauses: list[_Clause]) -> exp.Select:
     )
 
 
-def _join_type(clauses: list[_Clause]) -> str:
+def _join_type(clauses: Sequence[MergeClause]) -> str:
     rest_of_table = any(clause.by_source for clause in clauses)
     rest_of_source = any(clause.inserts for clause in clauses)
     if rest_of_table:
@@ -147,7 +85,7 @@ def _join_type(clauses: list[_Clause]) -> str:
     return "RIGHT" if rest_of_source else "INNER"
 
 
-def _fits(clause: _Clause) -> exp.Expr:
+def _fits(clause: MergeClause) -> exp.Expr:
     there, given = exp.column(_THERE).is_(exp.null()), exp.column(_GIVEN).is_(exp.null())
     unmatched = given if clause.by_source else there
     kind = exp.and_(exp.not_(there), exp.not_(given)) if clause.matched else unmatched
@@ -158,7 +96,7 @@ def _number(number: int) -> exp.Expr:
     return exp.Literal.number(number)
 
 
-def _write(table: Table, snapshot: Snapshot, clauses: list[_Clause], computed: pa.Table) -> int:
+def _write(table: Table, snapshot: Snapshot, clauses: Sequence[MergeClause], computed: pa.Table) -> int:
     schema = table.schema
     computed = computed.filter(computed.column(1).is_valid())
     actions = computed.column(1).to_numpy()
@@ -177,20 +115,22 @@ def _write(table: Table, snapshot: Snapshot, clauses: list[_Clause], computed: p
         if clause.inserts:
             added.append(values)
         elif clause.values:
-            changed.append((before, _replaced(before, values)))
+            changed.append((before, replaced(before, values)))
         else:
             removed.append(before)
-    _commit(table, snapshot, removed, changed, added)
+    commit_merged(table, snapshot, removed=removed, changed=changed, added=added)
     return int(computed.num_rows)
 
 
-def _commit(
+def commit_merged(
     table: Table,
     snapshot: Snapshot,
-    removed: list[pa.Table],
-    changed: list[tuple[pa.Table, pa.Table]],
-    added: list[pa.Table],
+    *,
+    removed: Sequence[pa.Table],
+    changed: Sequence[tuple[pa.Table, pa.Table]],
+    added: Sequence[pa.Table],
 ) -> None:
+    """Write what a MERGE makes of a snapshot: rows that go, rows before and after, and rows that come."""
     empty = table.schema.arrow.empty_table()
     gone = concatenated([empty, *removed])
     before = concatenated([empty, *(old for old, _ in changed)])
@@ -208,7 +148,7 @@ def _commit(
         table.commit(write)
 
 
-def _check_cardinality(table: Table, row_ids: pa.ChunkedArray, actions: Any, clauses: list[_Clause]) -> None:
+def _check_cardinality(table: Table, row_ids: pa.ChunkedArray, actions: Any, clauses: Sequence[MergeClause]) -> None:
     touching = np.isin(actions, [number for number, clause in enumerate(clauses) if clause.matched])
     ids = row_ids.filter(pa.array(touching))
     if len(ids.unique()) < len(ids):
@@ -228,7 +168,8 @@ def _typed(columns: list[pa.ChunkedArray], names: tuple[str, ...], table: Table)
     return pa.Table.from_arrays(arrays, names=list(names))
 
 
-def _replaced(rows: pa.Table, values: pa.Table) -> pa.Table:
+def replaced(rows: pa.Table, values: pa.Table) -> pa.Table:
+    """Rows with other values in some columns."""
     for name in values.column_names:
         rows = rows.set_column(rows.column_names.index(name), name, values.column(name))
     return rows

@@ -73,7 +73,7 @@ class PairChange:
         self._lowered = self._lower(text)
         self._fold = self._foldable()
         everything = [*(_equation(one) for one in self._lookups), *([self._condition] if self._condition else [])]
-        self._whole = self._lower_one(exp.and_(*everything), text) if everything else None
+        self._whole = self.lowered(exp.and_(*everything), text) if everything else None
 
     @property
     def looks_up(self) -> tuple[str, ...]:
@@ -343,13 +343,14 @@ class PairChange:
 
     def _lower(self, text: str) -> tuple[Expression | None, dict[str, Expression]] | None:
         """The condition and the values as tables evaluate them; None when Spark has to."""
-        condition = None if self._condition is None else self._lower_one(self._condition, text)
-        values = {name: self._lower_one(tree, text) for name, tree in self._assigned.items()}
+        condition = None if self._condition is None else self.lowered(self._condition, text)
+        values = {name: self.lowered(tree, text) for name, tree in self._assigned.items()}
         if (self._condition is not None and condition is None) or None in values.values():
             return None
         return condition, {name: value for name, value in values.items() if value is not None}
 
-    def _lower_one(self, tree: exp.Expr, text: str) -> Expression | None:
+    def lowered(self, tree: exp.Expr, text: str) -> Expression | None:
+        """An expression over pairs as tables evaluate it; None when Spark has to."""
         try:
             lowered = lower(tree, self._pair_schema, text=text)
             compile_expression(lowered, self._pair_schema)

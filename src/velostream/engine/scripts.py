@@ -90,7 +90,7 @@ class ScriptRunner:
 
     def _is_known(self, block: Sequence[Statement]) -> bool:
         """Whether the catalog has it: what was created, or a query that follows a stream."""
-        changes = [statement for statement in block if isinstance(statement, Insert | Update | Delete)]
+        changes = [statement for statement in block if isinstance(statement, Insert | Update | Delete | Merge)]
         if changes:
             sql = query_sql(changes, transaction=len(block) > 1)
             return any(entry.kind in CHANGERS and entry.sql == sql for entry in self._context.catalog)

@@ -20,7 +20,8 @@ from velostream.errors import NotExecutableError, TableError, UnsupportedError, 
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.schema import Schema
 from velostream.sql import statements as st
-from velostream.sql.parameters import Parameters, bind_all
+from velostream.sql.pairs import driving_query
+from velostream.sql.parameters import Parameters, bind, bind_all
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 """How often a statement may find its table changed meanwhile before other commits have to wait for it."""
 
-Change = RowChange | st.Merge | st.Truncate
+Change = RowChange | st.Truncate
 
 
 class TableWriter:
@@ -76,7 +77,7 @@ class TableWriter:
             case st.Delete():
                 return self._once(statement, parameters, transaction, dml.delete)
             case st.Merge():
-                return self._once(statement, parameters, transaction, merge)
+                return self._merge(statement, parameters, transaction)
             case st.Truncate():
                 self._refuse_gathering(transaction, statement)
                 target = self._planner.writable(statement.table.text)
@@ -163,7 +164,12 @@ class TableWriter:
         self._launcher.wake()
         return Result.affected(rows.num_rows)
 
-    def _by_rows(self, statement: RowChange, transaction: Transaction | None) -> Result:
+    def _merge(self, statement: st.Merge, parameters: Parameters | None, transaction: Transaction | None) -> Result:
+        if _follows(self._plan(driving_query(with_parameters(statement, parameters)), statement)[0]):
+            return self._follow(with_parameters(statement, parameters), transaction)
+        return self._once(statement, parameters, transaction, merge)
+
+    def _by_rows(self, statement: st.Insert | st.Update | st.Delete, transaction: Transaction | None) -> Result:
         """Change a table by the rows of a query: UPDATE … FROM, DELETE … USING, UPSERT … ON."""
         target = self._planner.target_of(statement)
         source = statement.query if isinstance(statement, st.Insert) else statement.source
@@ -229,8 +235,12 @@ class TableWriter:
 def with_parameters(statement: st.Insert, parameters: Parameters | None) -> st.Insert: ...
 @overload
 def with_parameters(statement: st.Update | st.Delete, parameters: Parameters | None) -> st.Update | st.Delete: ...
+@overload
+def with_parameters(statement: st.Merge, parameters: Parameters | None) -> st.Merge: ...
 def with_parameters(statement: RowChange, parameters: Parameters | None) -> RowChange:
     """The statement with its parameters put in, in the order of the text."""
+    if isinstance(statement, st.Merge):
+        return replace(statement, tree=bind(statement.tree, parameters, text=statement.text))
     assigned = statement.assignments if isinstance(statement, st.Update) else ()
     query = statement.query if isinstance(statement, st.Insert) else statement.source
     condition = statement.on if isinstance(statement, st.Insert) else statement.where

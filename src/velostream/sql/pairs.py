@@ -19,7 +19,7 @@ from velostream.sql.parentheses import without_parentheses
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import Columns
 from velostream.sql.shape import is_aggregated, outermost_select
-from velostream.sql.statements import Delete, Insert, Name, Query, SourceRef, Update
+from velostream.sql.statements import Delete, Insert, Merge, Name, Query, SourceRef, Update
 
 _MAY_SPARE = (exp.And, exp.Or, exp.Case, exp.If, exp.Coalesce, exp.Anonymous)
 """What may not evaluate all of its parts for every row; inside only columns are taken out, nothing that could fail."""
@@ -50,13 +50,15 @@ class PairPlan:
     """Of an UPSERT: the table's columns that the first of the query's columns are for."""
 
 
-class _Side(Enum):
+class Side(Enum):
     TARGET = auto()
     SOURCE = auto()
 
 
-def driving_query(statement: Insert | Update | Delete) -> Query:
+def driving_query(statement: Insert | Update | Delete | Merge) -> Query:
     """What gives the rows that change the table, as it is written."""
+    if isinstance(statement, Merge):
+        return Query(exp.select("*").from_(statement.tree.args["using"].copy()), statement.sources)
     return present(statement.query if isinstance(statement, Insert) else statement.source)
 
 
@@ -73,7 +75,7 @@ def plan_pairs(statement: Insert | Update | Delete, *, target: Schema, source: C
 
 def plan_update(statement: Update, *, target: Schema, source: Columns) -> PairPlan:
     """UPDATE t SET … FROM s [WHERE …]; `source` are the columns that `*` means in the FROM."""
-    split = _Split(target, statement.table.text, statement.alias, present(statement.source), source, statement.text)
+    split = PairSplit(target, statement.table.text, statement.alias, present(statement.source), source, statement.text)
     equalities, condition = split.condition(statement.where)
     assignments: dict[str, exp.Expr] = {}
     for assignment in statement.assignments:
@@ -90,7 +92,7 @@ def plan_update(statement: Update, *, target: Schema, source: Columns) -> PairPl
 
 def plan_delete(statement: Delete, *, target: Schema, source: Columns) -> PairPlan:
     """DELETE FROM t USING s [WHERE …]."""
-    split = _Split(target, statement.table.text, statement.alias, present(statement.source), source, statement.text)
+    split = PairSplit(target, statement.table.text, statement.alias, present(statement.source), source, statement.text)
     equalities, condition = split.condition(statement.where)
     return split.finished(statement.sources, equalities, condition, {})
 
@@ -126,8 +128,8 @@ def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
         yield condition
 
 
-class _Split:
-    """Takes expressions over both sides apart. Used for one statement."""
+class PairSplit:
+    """Takes expressions over both sides, the changed table and its source, apart. Used for one statement."""
 
     def __init__(self, target: Schema, table: str, alias: str | None, query: Query, source: Columns, text: str) -> None:
         self._target = target
@@ -150,7 +152,7 @@ class _Split:
         rest: list[exp.Expr] = []
         for part in conjuncts(where):
             sides = self._sides(part)
-            if _Side.TARGET not in sides and self._may_filter():
+            if Side.TARGET not in sides and self._may_filter():
                 self._filters.append(part.copy())
                 continue
             equality = self._equality(part)
@@ -196,9 +198,9 @@ class _Split:
             return None
         for one, other in ((part.this, part.expression), (part.expression, part.this)):
             column = without_parentheses(one)
-            if isinstance(column, exp.Column) and self._sides(column) == {_Side.TARGET}:
+            if isinstance(column, exp.Column) and self._sides(column) == {Side.TARGET}:
                 found = self._target_column(column)
-                if len(found.parts) == 1 and self._sides(other) == {_Side.SOURCE}:
+                if len(found.parts) == 1 and self._sides(other) == {Side.SOURCE}:
                     return Equality(str(found.name), self._driving(without_parentheses(other)))
         return None
 
@@ -206,10 +208,10 @@ class _Split:
         sides = self._sides(node)
         if not sides:
             return node.copy()
-        if isinstance(node, exp.Column) and sides == {_Side.TARGET}:
+        if isinstance(node, exp.Column) and sides == {Side.TARGET}:
             return self._target_column(node)
         is_whole = isinstance(node, exp.Column | exp.Query) or not guarded
-        if sides == {_Side.SOURCE} and is_whole:
+        if sides == {Side.SOURCE} and is_whole:
             return exp.column(exp.to_identifier(self._driving(node), quoted=True))
         if isinstance(node, exp.Query) or (isinstance(node, exp.Exists | exp.In) and node.find(exp.Query)):
             raise NotExecutableError(
@@ -224,31 +226,31 @@ class _Split:
                 child.replace(self._split(child, guarded=guarded))
         return copied
 
-    def _sides(self, node: exp.Expr) -> set[_Side]:
-        sides: set[_Side] = set()
+    def _sides(self, node: exp.Expr) -> set[Side]:
+        sides: set[Side] = set()
         for part in node.walk(prune=lambda n: isinstance(n, exp.Query | exp.Column)):
             if isinstance(part, exp.Column):
                 sides.add(self._side(part))
             elif isinstance(part, exp.Query):
-                sides.add(_Side.SOURCE)
+                sides.add(Side.SOURCE)
                 own = {str(table.alias_or_name).lower() for table in part.find_all(exp.Table, exp.Subquery)}
                 if self._qualifier not in own and any(
                     len(column.parts) > 1 and column.parts[0].name.lower() == self._qualifier
                     for column in part.find_all(exp.Column)
                 ):
-                    sides.add(_Side.TARGET)
+                    sides.add(Side.TARGET)
         return sides
 
-    def _side(self, column: exp.Column) -> _Side:
+    def _side(self, column: exp.Column) -> Side:
         first = str(column.parts[0].name)
         if len(column.parts) > 1:
             if first.lower() == self._qualifier:
-                return _Side.TARGET
+                return Side.TARGET
             if first.lower() in self._aliases or self._source.find(first) is not None:
-                return _Side.SOURCE
-            return _Side.TARGET if self._target.find(first) is not None else _Side.SOURCE
+                return Side.SOURCE
+            return Side.TARGET if self._target.find(first) is not None else Side.SOURCE
         if self._target.find(first) is None:
-            return _Side.SOURCE
+            return Side.SOURCE
         if self._source.find(first) is not None:
             raise ResolveError(
                 f'column "{first}" is ambiguous',
@@ -258,7 +260,7 @@ class _Split:
                 width=len(first),
                 **pointer(column, self._text),
             )
-        return _Side.TARGET
+        return Side.TARGET
 
     def _target_column(self, column: exp.Column) -> exp.Column:
         """The column as a pair has it: under its stored name, without a qualifier."""
@@ -286,7 +288,7 @@ class _Split:
         return f"{self._prefix}{len(self._items)}"
 
 
-class _UpsertSplit(_Split):
+class _UpsertSplit(PairSplit):
     """The items of the SELECT are driving values by themselves; what ON asks beyond them is added to it unseen."""
 
     def __init__(self, target: Schema, table: str, query: Query, source: Columns, text: str, names: list[str]) -> None:
@@ -321,8 +323,8 @@ class _UpsertSplit(_Split):
         """A row that ON holds for nothing of is added, so ON never drops rows."""
         return False
 
-    def _side(self, column: exp.Column) -> _Side:
-        return _Side.TARGET if str(column.parts[0].name).lower() == self._qualifier else _Side.SOURCE
+    def _side(self, column: exp.Column) -> Side:
+        return Side.TARGET if str(column.parts[0].name).lower() == self._qualifier else Side.SOURCE
 
     def _driving(self, expression: exp.Expr) -> str:
         """An output of the SELECT by its name, else an expression over what the SELECT reads."""
