@@ -12,7 +12,7 @@ from velostream.engine.relations import quoted, run_sql, schema_of
 from velostream.errors import ValidationError, present
 from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
-from velostream.sql.plan import QueryPlan, RelationKind, Strategy
+from velostream.sql.plan import Input, QueryPlan, RelationKind, Strategy
 from velostream.sql.planner import plan_query
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 GROUPS = "groups"
 FEED = "feed"
+
+
+MAINTAIN = "velostream.maintain"
+"""Setting of a connection; `refresh` computes all views over tables again, to compare with."""
+
+
+class _OtherTypesError(Exception):
+    """Spark's analyser finds other types for a part of a query than the planner did."""
 
 
 class NoSchemaYetError(ValidationError):
@@ -49,6 +57,8 @@ class BoundInput:
     """The version of the entry's table to read, or when it was that of the table; None: the newest."""
     kept: bool = False
     """A stream whose rows are kept as a table."""
+    part: BoundQuery | None = None
+    """What keeps it up to date, where it is a part of the query itself."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +160,22 @@ class Binder:
         return self.bind_plan(plan, lens)
 
     def bind_plan(self, plan: QueryPlan, lens: Lens) -> BoundQuery:
+        """Analyse a plan; one whose parts have other types in Spark than it was made for is used as a whole."""
+        if plan.whole is None:
+            return self._bound(plan, lens)
+        if self._context.config.get(MAINTAIN) == "refresh":
+            return self._bound(plan.whole, lens)
+        try:
+            return self._bound(plan, lens)
+        except _OtherTypesError:
+            return self._bound(plan.whole, lens)
+
+    def _bound(self, plan: QueryPlan, lens: Lens) -> BoundQuery:
         inputs = []
         for one in plan.inputs:
+            if one.part is not None:
+                inputs.append(self._bound_part(one, one.part, lens))
+                continue
             if one.target.schema is None:
                 raise NoSchemaYetError(one.target.name)
             entry = spec = None
@@ -161,10 +185,8 @@ class Binder:
                 entry = self._context.catalog.find(one.target.name)
                 if entry is not None and (one.target.kind is not RelationKind.TABLE or one.target.kept):
                     spec = lens.stream_spec(entry)
-            target = one.target
-            inputs.append(
-                BoundInput(one.relation, target.kind, target.schema, entry, spec, one.version, kept=target.kept)
-            )
+            kind, schema, kept = one.target.kind, one.target.schema, one.target.kept
+            inputs.append(BoundInput(one.relation, kind, schema, entry, spec, one.version, kept=kept))
         schemas = {bound.relation: bound.schema for bound in inputs}
         session = self._context.spark.session()
         if plan.strategy is not Strategy.AGGREGATE:
@@ -178,6 +200,13 @@ class Binder:
             groups = output_schema(session, plan.delta.grouped.bare, {FEED: feed})
             return BoundQuery(plan, tuple(inputs), schema, feed, groups, found=lens.found)
         return self._bound_aggregate(BoundQuery(plan, tuple(inputs), Schema(()), found=lens.found))
+
+    def _bound_part(self, one: Input, plan: QueryPlan, lens: Lens) -> BoundInput:
+        part = self._bound(plan, lens)
+        expected = present(one.target.schema)
+        if [(c.name, c.type) for c in part.schema.columns] != [(c.name, c.type) for c in expected.columns]:
+            raise _OtherTypesError
+        return BoundInput(one.relation, RelationKind.TABLE, part.schema, part=part)
 
     def in_spark_state(self, bound: BoundQuery) -> BoundQuery:
         """An aggregate over a stream with its groups in Spark's state, though partial results could hold them."""

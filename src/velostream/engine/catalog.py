@@ -34,9 +34,16 @@ class EntryKind(StrEnum):
     """The copy of a table in a store that views read; its statement names the table's id. Never shown."""
     GROUPS = "groups"
     """The bare aggregate behind a view with HAVING, ORDER BY or unselected group columns; never shown."""
+    ROWS = "rows"
+    """Rows of streams that a query still needs: those of open windows. Its statement names the id of the entry that
+    they are kept for; never shown."""
+
+    PART = "part"
+    """A part of a query over tables that is kept up to date as a view of its own, shared by all that have the same
+    part; never shown."""
 
 
-HIDDEN = (EntryKind.SOURCE, EntryKind.MIRROR, EntryKind.GROUPS)
+HIDDEN = (EntryKind.SOURCE, EntryKind.MIRROR, EntryKind.GROUPS, EntryKind.ROWS, EntryKind.PART)
 CHANGERS = (EntryKind.INSERT, EntryKind.CHANGE)
 """Queries that change tables and are none themselves."""
 

@@ -152,7 +152,8 @@ class EngineContext:
     def hidden_inputs(self, entry: Entry) -> list[tuple[Entry, StatusBoard]]:
         """The engine's own entries that a query reads: their trouble is the query's."""
         inputs = [self.catalog.by_id(read) for read in entry.reads]
-        return [(one, self.board(one)) for one in inputs if one is not None and one.kind in HIDDEN]
+        hidden = [one for one in inputs if one is not None and one.kind in HIDDEN]
+        return [pair for one in hidden for pair in ((one, self.board(one)), *self.hidden_inputs(one))]
 
     def wait_ready(self, entry: Entry, deadline: float) -> None:
         """Return when a table or query has been ready; raise its failure, or `WaitTimeoutError` at the deadline."""

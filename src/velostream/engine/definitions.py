@@ -226,7 +226,7 @@ class Definitions:
                     visible = self._context.catalog.by_id(reader.sql)
                 if visible is not None and visible.id != entry.id and visible not in found:
                     visit(visible)
-                    if visible.kind is not EntryKind.MIRROR:
+                    if visible.kind not in (EntryKind.MIRROR, EntryKind.PART):
                         found.append(visible)
 
         visit(entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velostream.engine.binding import GROUPS, Binder, BoundInput, BoundQuery
+from velostream.engine.binding import GROUPS, MAINTAIN, Binder, BoundInput, BoundQuery
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.changing import ChangeConsumer, ChangePlanner, StreamChange, options_of
 from velostream.engine.consumers import (
@@ -27,7 +28,7 @@ from velostream.engine.context import EngineContext
 from velostream.engine.gate import Gate, GatePolicy
 from velostream.engine.ingest import Batch, Consumer, Ingest, Outcome
 from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
-from velostream.engine.maintain.delta import SETTING, delta_of
+from velostream.engine.maintain.delta import delta_of
 from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.groups import GroupTables
 from velostream.engine.maintain.mirror import MirrorRunner
@@ -122,9 +123,30 @@ class Launcher:
             if one.kind is not RelationKind.STREAM
         }
 
-    def attach_versioned(self, bound: BoundQuery) -> dict[str, Entry]:
+    def attach_versioned(self, bound: BoundQuery, options: Options) -> dict[str, Entry]:
         """Every input as an entry whose versions stay readable, for a view over tables."""
-        return {relation: self.mirror(entry) for relation, entry in self.attach_tables(bound).items()}
+        parts = {one.relation: self.part(one.part, options) for one in bound.inputs if one.part is not None}
+        whole = replace(bound, inputs=tuple(one for one in bound.inputs if one.part is None))
+        return parts | {relation: self.mirror(entry) for relation, entry in self.attach_tables(whole).items()}
+
+    def part(self, bound: BoundQuery, options: Options) -> Entry:
+        """The hidden view of a part of a query, made and started when it is the first to ask."""
+        tables = self.attach_versioned(bound, options)
+        inputs = {relation: table.id for relation, table in tables.items()}
+        identity = hashlib.sha256(repr((bound.plan.sql, inputs)).encode()).hexdigest()[:16]
+        with self._lock:
+            entry = self.context.catalog.hidden(EntryKind.PART, identity)
+            if entry is None:
+                entry = Entry.new(f"part {identity[:8]}", kind=EntryKind.PART, sql=identity, schema=bound.schema)
+                entry = replace(entry, reads=tuple(inputs.values()))
+                self.context.sequence.create_table(entry.id, name=entry.name, schema=bound.schema)
+                self.context.catalog.add(entry)
+            running = self.runners.get(entry.id)
+            if running is None or running.board.state is State.FAILED:
+                if running is not None:
+                    running.stop()
+                self._run(self._view_runner(entry, self._maintenance(entry, bound), tables, options))
+            return entry
 
     def ingest(self, spec: SourceSpec, schema: Schema) -> Ingest:
         with self._lock:
@@ -172,10 +194,8 @@ class Launcher:
             }
             self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs))
             return []
-        tables = self.attach_versioned(bound)
-        maintenance = delta_of(self.context, entry, bound, groups=self._state_entry)
-        maintenance = maintenance or Refresh(self.context, entry, bound.plan.sql)
-        self._run(self._view_runner(entry, maintenance, tables, options))
+        tables = self.attach_versioned(bound, options)
+        self._run(self._view_runner(entry, self._maintenance(entry, bound), tables, options))
         return [*tables.values(), *(one.entry for one in bound.inputs if one.kept and one.entry is not None)]
 
     def launch_stream(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
@@ -310,7 +330,7 @@ class Launcher:
         """Whether partial results can be committed in one step with the rows of the view, and are not in Spark's
         state already.
         """
-        if self.context.config.get(SETTING) == "refresh" or not isinstance(self.context.table(entry.id), MemoryTable):
+        if self.context.config.get(MAINTAIN) == "refresh" or not isinstance(self.context.table(entry.id), MemoryTable):
             return False
         holders = [entry, self.context.catalog.hidden(EntryKind.GROUPS, entry.id)]
         checkpoints = self.context.directory.folder("checkpoints")
@@ -411,6 +431,10 @@ class Launcher:
     def _run(self, runner: Runner) -> None:
         self.runners[runner.entry.id] = runner
         runner.start()
+
+    def _maintenance(self, entry: Entry, bound: BoundQuery) -> Maintenance:
+        found = delta_of(self.context, entry, bound, groups=self._state_entry)
+        return found or Refresh(self.context, entry, bound.plan.sql)
 
     def _ingest_runner(self, entry: Entry, bound: BoundQuery, consumer: Callable[[], Consumer]) -> IngestRunner:
         spec, schema = bound.driving_source

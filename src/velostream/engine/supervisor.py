@@ -315,19 +315,19 @@ class Supervisor:
         return [hindrance for hindrance in hindrances if hindrance is not None]
 
     def _remove_unused_sources(self) -> None:
-        unused = [
-            entry
-            for entry in self._context.catalog
-            if entry.kind in (EntryKind.SOURCE, EntryKind.MIRROR)
-            and not self._context.catalog.readers_of(entry.id)
-            and not self._launcher.is_pushed_from(entry)
-        ]
-        for entry in unused:
-            self._launcher.stop(entry)
-        if unused:
-            self._context.catalog.remove(*(entry.id for entry in unused))
-        for entry in unused:
-            self._forget(entry.id)
+        while unused := [entry for entry in self._context.catalog if self._is_unused(entry)]:
+            for entry in unused:
+                self._launcher.stop(entry)
+            gone = self.with_groups(unused)
+            self._context.catalog.remove(*(entry.id for entry in gone))
+            for entry in gone:
+                self._forget(entry.id)
+
+    def _is_unused(self, entry: Entry) -> bool:
+        """Whether nobody reads what the engine made for those who read it."""
+        shared = entry.kind in (EntryKind.SOURCE, EntryKind.MIRROR, EntryKind.PART)
+        read = shared and self._context.catalog.readers_of(entry.id)
+        return shared and not read and not self._launcher.is_pushed_from(entry)
 
     def _forget(self, entry_id: str) -> StoreError | None:
         hindrance = self._context.stores.remove(entry_id)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from velostream.sql.delta_cut import cut_query
+from velostream.sql.delta_dates import with_plain_dates
 from velostream.sql.delta_flatten import flattened
 from velostream.sql.delta_groups import cut_groups, grouped_plan, plan_grouped
 from velostream.sql.delta_joins import plan_driven
 from velostream.sql.delta_partitions import plan_partitioned
+from velostream.sql.delta_parts import resolved_part, schema_of_part
+from velostream.sql.delta_pieces import Piece
 from velostream.sql.delta_steps import NotDelta, is_linear, step_of
 from velostream.sql.delta_top import cut_top
 from velostream.sql.functions import is_time_function
 from velostream.sql.keys import key_of_result
-from velostream.sql.plan import DeltaPlan, GroupedPlan, RelationKind, Step
+from velostream.sql.plan import DeltaPlan, GroupedPlan, Input, QueryPlan, Relation, RelationKind, Step, Strategy
 from velostream.sql.resolve import Resolution
 
 
@@ -25,6 +29,10 @@ class DeltaChoice:
 
     plan: DeltaPlan | None
     reason: str
+    inputs: tuple[Input, ...] = ()
+    """What the plan reads; parts of the query among it."""
+    sql: str = ""
+    """What is left of the query as Spark SQL over the inputs."""
 
 
 def plan_delta(tree: exp.Expr, *, resolution: Resolution, key: tuple[str, ...]) -> DeltaChoice:
@@ -38,8 +46,50 @@ def plan_delta(tree: exp.Expr, *, resolution: Resolution, key: tuple[str, ...]) 
         return DeltaChoice(None, "the columns of an input are not known yet")
     if any(is_time_function(node) for node in tree.walk()):
         return DeltaChoice(None, "it reads the clock")
+    return _followed(tree, resolution, key)
+
+
+def _followed(tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> DeltaChoice:
+    """The plan of the query as it is, else that of what is left when parts of it are followed by themselves."""
+    flat = flattened(with_plain_dates(tree), resolution)
+    direct = _direct(flat, resolution, key)
+    if direct.plan is not None:
+        return replace(direct, inputs=resolution.inputs, sql=tree.sql(dialect="spark"))
+    return _in_parts(flat, resolution, key) or direct
+
+
+def _in_parts(tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> DeltaChoice | None:
+    cut = cut_query(tree, resolution)
+    if cut is None:
+        return None
+    known = {entry.relation: entry for entry in resolution.inputs}
     try:
-        body, top = cut_top(flattened(tree, resolution), resolution)
+        for piece in cut.pieces:
+            known[piece.name] = _part(piece, known)
+        rest = resolved_part(cut.tree, known)
+    except NotDelta:
+        return None
+    choice = _followed(rest.tree, rest, key)
+    return choice if choice.plan is not None else None
+
+
+def _part(piece: Piece, known: Mapping[str, Input]) -> Input:
+    """A piece of the query as a relation; `NotDelta` when it can't be followed itself."""
+    resolution = resolved_part(piece.tree, known)
+    key = key_of_result(resolution, ())
+    schema = schema_of_part(resolution).with_key(key)
+    choice = _followed(resolution.tree, resolution, key)
+    if choice.plan is None:
+        raise NotDelta(choice.reason)
+    plan = QueryPlan(Strategy.DELTA, choice.reason, choice.inputs, choice.sql, delta=choice.plan, key=key)
+    few = choice.plan.unique == ()
+    relation = Relation(piece.name, RelationKind.TABLE, schema, reason="a part of the query itself", one_row=few)
+    return Input(piece.name, relation, part=plan)
+
+
+def _direct(tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> DeltaChoice:
+    try:
+        body, top = cut_top(tree, resolution)
     except NotDelta as why_not:
         return DeltaChoice(None, why_not.reason)
     choice = _choice(body, resolution, attempts=_ATTEMPTS if top is None else _ATTEMPTS_BELOW_TOP)

@@ -145,7 +145,7 @@ def _cut_aggregate(select: exp.Select, typing: Typing) -> Grouping:
             name = f"x{len(fed)}"
             fed.append(alias(argument, name))
         partials.append(Partial(function, name))
-        types.append(_result_type(function, type_, call))
+        types.append(result_type(function, type_, call))
     keys = tuple(f"g{number}" for number in range(len(cutter.groups)))
     items = [alias(group.copy(), name) for group, name in zip(cutter.groups, keys, strict=True)]
     return Grouping(
@@ -232,7 +232,7 @@ class Typing:
 
         def numbered(node: exp.Expr) -> exp.Expr:
             origin = origin_of(node) if isinstance(node, exp.Column) else None
-            type_ = self._column_type(origin) if origin is not None else None
+            type_ = self.column_type(origin) if origin is not None else None
             if origin is None or type_ is None:
                 return node
             name = f"c{len(columns)}"
@@ -246,7 +246,8 @@ class Typing:
         found = lowered(renamed, schema)
         return None if found is None else type_of(found, schema)
 
-    def _column_type(self, origin: Origin) -> pa.DataType | None:
+    def column_type(self, origin: Origin) -> pa.DataType | None:
+        """The type of a column of one of the tables read."""
         source = self.frame.source(origin.source) if origin.scope == self.frame.scope else None
         if source is None or source.input is None:
             return None
@@ -278,10 +279,10 @@ def check_exact(call: exp.Expr, typing: Typing) -> None:
     """Raises `NotDelta` for an aggregate that may differ when it is computed again over the same rows."""
     function, argument = _partial_call(call)
     if argument is not None:
-        _result_type(function, typing.type_of(argument), call)
+        result_type(function, typing.type_of(argument), call)
 
 
-def _result_type(function: AggregateFunction, type_: pa.DataType, call: exp.Expr) -> pa.DataType:
+def result_type(function: AggregateFunction, type_: pa.DataType, call: exp.Expr) -> pa.DataType:
     """The type Spark gives the aggregate; `NotDelta` for values whose partial results would not be exact."""
     decimal = pa.types.is_decimal(type_)
     match function:

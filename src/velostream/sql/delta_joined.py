@@ -52,6 +52,13 @@ class _Pair:
     right: str
 
 
+@dataclass(frozen=True)
+class _Equalities:
+    pairs: list[_Pair]
+    rest: list[exp.Expr]
+    """Conditions that are left to check."""
+
+
 @dataclass
 class _Joiner:
     select: exp.Select
@@ -64,7 +71,11 @@ class _Joiner:
         joins: Sequence[exp.Join] = self.select.args.get("joins") or ()
         where = self.select.args.get("where")
         conditions = conjuncts(where.this) if where is not None else []
-        plain = [condition for condition in conditions if next(queries_in(condition), None) is None]
+        plain = [condition for condition in conditions if not self._asks(condition)]
+        for place in self.places.all():
+            if place.constant:
+                kind = JoinKind.LEFT if place.filters else JoinKind.INNER
+                self.parts.append(JoinPart(place.reader.relation, kind, (), ()))
         if any(_side(join) == "RIGHT" for join in joins):
             first = here[1]
             self._outer(joins[0], [first], here[0], JoinKind.LEFT)
@@ -72,7 +83,7 @@ class _Joiner:
             first = here[0]
             plain = self._in_order(here, joins, plain)
         for condition in conditions:
-            if next(queries_in(condition), None) is not None:
+            if self._asks(condition):
                 self._filter(condition)
         return JoinedQuery(
             first=first.reader.relation,
@@ -80,6 +91,18 @@ class _Joiner:
             condition=self._all(plain),
             items=tuple(item for part in self.select.expressions for item in self._items(part)),
         )
+
+    def _asks(self, condition: exp.Expr) -> bool:
+        """Whether a condition has a subquery that differs from row to row."""
+        return any(self._constant(nested) is None for nested in queries_in(condition))
+
+    def _constant(self, nested: exp.Expr) -> tuple[Place, str] | None:
+        """The value that a subquery has for all rows."""
+        select = nested.this if isinstance(nested, exp.Subquery) else None
+        if not isinstance(select, exp.Select) or len(select.expressions) != 1:
+            return None
+        found = self.places.column(select.expressions[0])
+        return found if found is not None and found[0].constant and found[0].filters else None
 
     def _place(self, item: exp.Expr, scope: int | None = None) -> Place:
         known = self.places.frame(self.select).scope if scope is None else scope
@@ -95,25 +118,27 @@ class _Joiner:
             inner = 0
         on = [condition for join in joins[:inner] for condition in conjuncts(join.args.get("on"))]
         left = [*on, *plain]
-        joined, waiting = [here[0]], list(here[1 : inner + 1])
+        joined, waiting = [here[0]], [place for place in here[1 : inner + 1] if not place.constant]
         while waiting:
-            place = next((place for place in waiting if self._pairs(left, joined, place)), waiting[0])
-            pairs = self._pairs(left, joined, place)
-            self._add(JoinKind.INNER, place, list(pairs.values()))
-            left = [condition for condition in left if id(condition) not in pairs]
+            place = next((place for place in waiting if self._pairs(left, joined, place).pairs), waiting[0])
+            equal = self._pairs(left, joined, place)
+            self._add(JoinKind.INNER, place, equal.pairs)
+            left = equal.rest
             joined.append(place)
             waiting.remove(place)
         for join, place in zip(joins[inner:], here[inner + 1 :], strict=True):
-            self._outer(join, joined, place, _kind(join))
+            if place.constant:
+                left += conjuncts(join.args.get("on"))
+            else:
+                self._outer(join, joined, place, _kind(join))
             if not place.filters:
                 joined.append(place)
         return left
 
     def _outer(self, join: exp.Join, joined: Sequence[Place], place: Place, kind: JoinKind) -> None:
         """Join a place by what its own join says alone."""
-        conditions = conjuncts(join.args.get("on"))
-        pairs = self._pairs(conditions, joined, place)
-        found = list(pairs.values())
+        equal = self._pairs(conjuncts(join.args.get("on")), joined, place)
+        found = equal.pairs
         for part in join.args.get("using") or ():
             holders = [one for one in joined if one.schema.find(str(part.name)) is not None]
             own = place.schema.find(str(part.name))
@@ -123,7 +148,7 @@ class _Joiner:
             if not comparable(holders[0], other, place, own.name):
                 raise NotLowerable("USING over columns of two types")
             found.append(_Pair(column_name(holders[0], other), own.name))
-        self._add(kind, place, found, [condition for condition in conditions if id(condition) not in pairs])
+        self._add(kind, place, found, equal.rest)
 
     def _filter(self, condition: exp.Expr) -> None:
         """A condition with a subquery: one that rows of a single table fulfil or don't."""
@@ -150,25 +175,31 @@ class _Joiner:
         where = select.args.get("where")
         conditions = conjuncts(where.this) if where is not None else []
         outside = [known for known in self.places.all() if known is not place]
-        pairs = self._pairs(conditions, outside, place)
-        found = list(pairs.values())
+        equal = self._pairs(conditions, outside, place)
+        found = equal.pairs
         if member is not None:
             outer, own = self.places.column(member), self.places.column(select.expressions[0])
             if outer is None or own is None or own[0] is not place or not comparable(*outer, *own):
                 raise NotLowerable("IN over an expression")
             found.append(_Pair(column_name(*outer), own[1]))
-        self._add(kind, place, found, [condition for condition in conditions if id(condition) not in pairs])
+        self._add(kind, place, found, equal.rest)
 
-    def _pairs(self, conditions: Sequence[exp.Expr], joined: Sequence[Place], place: Place) -> dict[int, _Pair]:
-        """The equalities between places joined already and one to join, by the identity of the condition."""
+    def _pairs(self, conditions: Sequence[exp.Expr], joined: Sequence[Place], place: Place) -> _Equalities:
+        """The equalities between places joined already and one to join, and the conditions that say more than that."""
         known = {id(one) for one in joined}
-        found: dict[int, _Pair] = {}
+        found: dict[_Pair, None] = {}
+        rest: list[exp.Expr] = []
         for condition in conditions:
-            for pair in self.places.pairs(condition):
-                for other, own in (pair, pair[::-1]):
-                    if id(other[0]) in known and own[0] is place:
-                        found[id(condition)] = _Pair(column_name(*other), own[1])
-        return found
+            pairs = [
+                _Pair(column_name(*other), own[1])
+                for pair in self.places.pairs(condition)
+                for other, own in (pair, pair[::-1])
+                if id(other[0]) in known and own[0] is place
+            ]
+            found.update(dict.fromkeys(pairs))
+            if not pairs or not isinstance(condition, exp.EQ):
+                rest.append(condition)
+        return _Equalities(list(found), rest)
 
     def _add(self, kind: JoinKind, place: Place, pairs: Sequence[_Pair], conditions: Sequence[exp.Expr] = ()) -> None:
         if not pairs:
@@ -206,9 +237,9 @@ class _Joiner:
 
     def _lowered(self, expression: exp.Expr) -> Expression:
         def renamed(node: exp.Expr) -> exp.Expr:
-            if not isinstance(node, exp.Column):
+            if not isinstance(node, exp.Column | exp.Subquery):
                 return node
-            found = self.places.column(node)
+            found = self.places.column(node) if isinstance(node, exp.Column) else self._constant(node)
             if found is None:
                 raise NotLowerable("only Spark can tell what a name means")
             return plain_column(column_name(*found))

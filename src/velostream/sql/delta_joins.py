@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from velostream.sql.delta_groups import Typing, check_exact
 from velostream.sql.delta_joined import joined_query
-from velostream.sql.delta_places import Place, Places, comparable
+from velostream.sql.delta_places import Place, Places, comparable, is_one_row
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.functions import aggregate_calls
 from velostream.sql.joins import conjuncts
@@ -83,6 +83,7 @@ class _Tracer:
             sql=tree.sql(dialect="spark"),
             readers=(root.reader, *(place.reader for place in self.places.all() if place is not root)),
             links=tuple(links),
+            constants=tuple(place.reader.relation for place in self.places.all() if place.constant),
             joined=joined_query(select, self.places, root),
         )
         return Driven(plan, self._unique(select, root))
@@ -169,6 +170,10 @@ class _Tracer:
             raise NotDelta("a subquery with WITH, LIMIT or a window")
         if next(window_functions(select), None) is not None:
             raise NotDelta("a window function in a subquery")
+        if is_one_row(select, self.places.resolution):
+            place = self.places.admit(from_items(select)[0], self.places.frame(select))
+            place.filters = place.constant = True
+            return
         outside = {id(place) for place in self.places.all()}
         typing = Typing(self.places.frame(select), self.places.resolution)
         for clause in (*select.expressions, select.args.get("having")):
@@ -208,9 +213,14 @@ class _Tracer:
         """A way from the root to every other place, parents first."""
         reached = [root]
         links: list[Link] = []
-        waiting = [place for place in self.places.all() if place is not root]
+        waiting = [place for place in self.places.all() if place is not root and not place.constant]
         while waiting:
             found = next((pair for place in waiting if (pair := self._way(reached, place)) is not None), None)
+            alone = [place for place in waiting if self._is_constant(place)]
+            if found is None and alone:
+                alone[0].constant = True
+                waiting.remove(alone[0])
+                continue
             if found is None:
                 names = ", ".join(f'"{place.alias}"' for place in waiting)
                 raise NotDelta(f"no equality of columns leads to {names}")
@@ -220,6 +230,10 @@ class _Tracer:
             reached.append(place)
             waiting.remove(place)
         return links
+
+    def _is_constant(self, place: Place) -> bool:
+        """Whether all rows meet the one row of a place, if it has one."""
+        return self.places.resolution.input(place.reader.input).target.one_row and not place.optional
 
     def _way(self, reached: Sequence[Place], place: Place) -> tuple[Place, Link] | None:
         for parent in reached:
@@ -243,7 +257,7 @@ class _Tracer:
     def _unique(self, select: exp.Select, root: Place) -> tuple[str, ...] | None:
         """Output names of the root's key, if every row of it comes out once at most."""
         if not root.schema.key or not all(
-            place.single or place.filters for place in self.places.all() if place is not root
+            place.single or place.filters or place.constant for place in self.places.all() if place is not root
         ):
             return None
         names = self._outputs(select, root)

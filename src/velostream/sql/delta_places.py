@@ -10,11 +10,12 @@ from sqlglot import exp
 
 from velostream.model.schema import Schema
 from velostream.sql.delta_steps import NotDelta
+from velostream.sql.joins import conjuncts
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import Reader
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Frame, input_of, origin_of, scope_of
-from velostream.sql.shape import reads_input
+from velostream.sql.shape import from_items, reads_input
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Place:
     """Leads to one row at most: the link to it holds all of its key."""
     filters: bool = False
     """Gives no rows of its own: the right side of a SEMI or ANTI join, or in a subquery."""
+    constant: bool = False
+    """Has one row, which all rows of the query meet."""
 
 
 @dataclass
@@ -65,11 +68,25 @@ class Places:
         return place
 
     def pairs(self, condition: exp.Expr) -> Iterator[tuple[tuple[Place, str], tuple[Place, str]]]:
-        """The places and columns that a conjunct says are equal."""
+        """The places and columns that a conjunct says are equal; of an OR those that all its sides say are."""
         if isinstance(condition, exp.EQ):
             one, other = self.column(condition.this), self.column(condition.expression)
             if one is not None and other is not None and comparable(*one, *other):
                 yield one, other
+        elif isinstance(condition, exp.Or):
+            sides = (without_parentheses(side) for side in (condition.this, condition.expression))
+            left, right = ([pair for part in conjuncts(side) for pair in self.pairs(part)] for side in sides)
+            yield from (pair for pair in left if _same(pair) in map(_same, right))
+
+    def may_be_null(self, node: exp.Expr) -> bool:
+        """Whether an expression is more than a column that is declared NOT NULL."""
+        bare = without_parentheses(node)
+        origin = origin_of(bare) if isinstance(bare, exp.Column) else None
+        source = None if origin is None else self.resolution.frames[origin.scope].source(origin.source)
+        if origin is None or origin.fields or source is None or source.input is None:
+            return True
+        schema = self.resolution.input(source.input).target.schema
+        return schema is None or schema.column(origin.column).nullable
 
     def column(self, node: exp.Expr) -> tuple[Place, str] | None:
         """The place and column that an expression is; None for anything else."""
@@ -79,6 +96,18 @@ class Places:
             return None
         place = self.known.get((origin.scope, origin.source.lower()))
         return None if place is None else (place, origin.column)
+
+
+def _same(pair: tuple[tuple[Place, str], tuple[Place, str]]) -> frozenset[tuple[int, str]]:
+    return frozenset((id(place), column.lower()) for place, column in pair)
+
+
+def is_one_row(select: exp.Select, resolution: Resolution) -> bool:
+    """Whether a SELECT only reads columns of a relation that always has one row."""
+    others = [clause for clause, value in select.args.items() if value and clause not in ("expressions", "from_")]
+    items = from_items(select)
+    relation = input_of(items[0]) if len(items) == 1 else None
+    return not others and relation is not None and resolution.input(relation).target.one_row
 
 
 def comparable(one: Place, one_column: str, other: Place, other_column: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
+from velostream.errors import present
 from velostream.sql.canonical import canonical
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.grouping import bare_item
@@ -14,8 +15,8 @@ from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import Order, TopPlan
 from velostream.sql.resolve import Resolution
-from velostream.sql.scope import Frame, origin_of, scope_of
-from velostream.sql.shape import outermost_select
+from velostream.sql.scope import Frame, input_of, origin_of, scope_of
+from velostream.sql.shape import from_items, outermost_select
 
 
 def cut_top(tree: exp.Expr, resolution: Resolution) -> tuple[exp.Expr, TopPlan | None]:
@@ -29,15 +30,28 @@ def cut_top(tree: exp.Expr, resolution: Resolution) -> tuple[exp.Expr, TopPlan |
     if not isinstance(value, exp.Literal) or value.is_string or not str(value.this).isdigit():
         raise NotDelta("LIMIT is no plain number")
     scope = scope_of(select)
-    if select.args.get("offset") or scope is None:
+    offset = select.args.get("offset")
+    skipped = offset.expression if isinstance(offset, exp.Offset) else None
+    if scope is None or (offset is not None and not _reads_few(select, resolution)):
         raise NotDelta("OFFSET sees all rows at once")
+    if skipped is not None and (not isinstance(skipped, exp.Literal) or not str(skipped.this).isdigit()):
+        raise NotDelta("OFFSET is no plain number")
     order = select.args.get("order")
     parts = order.expressions if order is not None else ()
     outputs = list(_outputs(select, resolution.frames[scope]))
-    top = TopPlan(tuple(_order(part, outputs) for part in parts), int(str(value.this)))
+    passed_over = 0 if skipped is None else int(str(skipped.this))
+    top = TopPlan(tuple(_order(part, outputs) for part in parts), int(str(value.this)), passed_over)
+    select.set("offset", None)
     select.set("order", None)
     select.set("limit", None)
     return copied, top
+
+
+def _reads_few(select: exp.Select, resolution: Resolution) -> bool:
+    """Whether all it reads is a part of the query that ends with the last row wanted."""
+    relations = [input_of(item) for item in from_items(select)]
+    parts = [resolution.input(relation).part for relation in relations if relation is not None]
+    return len(parts) == len(relations) == 1 and parts[0] is not None and present(parts[0].delta).top is not None
 
 
 def _outputs(select: exp.Select, frame: Frame) -> Iterator[tuple[str, object]]:

@@ -37,7 +37,7 @@ from velostream.sql.statements import (
 def explain_rows(plan: QueryPlan, *, extended: bool) -> list[tuple[str, str]]:
     """The plan as rows of property and value; `extended` adds the SQL texts that run."""
     rows = [("strategy", str(plan.strategy)), ("why", plan.reason)]
-    rows += [_input_row(entry) for entry in plan.inputs]
+    rows += [row for entry in plan.inputs for row in _input_rows(entry)]
     inputs = {entry.relation: entry for entry in plan.inputs}
     if plan.map is not None:
         rows += _map_rows(plan.map, inputs)
@@ -56,6 +56,17 @@ def explain_rows(plan: QueryPlan, *, extended: bool) -> list[tuple[str, str]]:
     if extended:
         rows += _sql_rows(plan)
     return rows
+
+
+def _input_rows(entry: Input) -> Iterator[tuple[str, str]]:
+    """An input, and those of a part of the query itself."""
+    if entry.part is None:
+        yield _input_row(entry)
+        return
+    yield (f"input {entry.relation}", f"a part of the query, kept as a view of its own: {entry.part.reason}")
+    for inner in entry.part.inputs:
+        for name, value in _input_rows(inner):
+            yield (f"{name} of {entry.relation}", value)
 
 
 def _input_row(entry: Input) -> tuple[str, str]:

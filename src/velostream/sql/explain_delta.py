@@ -12,7 +12,8 @@ _EXTREMES = (AggregateFunction.MIN, AggregateFunction.MAX)
 def delta_rows(plan: DeltaPlan, inputs: Sequence[Input]) -> Iterator[tuple[str, str]]:
     """How changes are followed and what that is estimated to cost, as rows of property and value."""
     if plan.grouped is not None:
-        yield from grouped_rows(plan.grouped, rows="the changed rows")
+        by_spark = plan.grouped.feed.items is None if plan.driven is None else plan.driven.joined is None
+        yield from grouped_rows(plan.grouped, rows="the changed rows", by_spark=by_spark)
         if any(partial.function in _EXTREMES for partial in plan.grouped.partials):
             by = plan.grouped.found_by
             found = f"by index on ({', '.join(by)})" if by else "by a scan"
@@ -59,18 +60,21 @@ def grouped_sql_rows(plan: GroupedPlan) -> Iterator[tuple[str, str]]:
     yield ("sql over groups", plan.final.sql)
 
 
-def grouped_rows(plan: GroupedPlan, *, rows: str) -> Iterator[tuple[str, str]]:
-    """How rows change groups; `rows` are what they are called."""
+def grouped_rows(plan: GroupedPlan, *, rows: str, by_spark: bool | None = None) -> Iterator[tuple[str, str]]:
+    """How rows change groups; `rows` are what they are called, `by_spark` whether Spark computes them, if known."""
+    where = _in_spark(plan.feed.items is None if by_spark is None else by_spark)
     groups = "their groups" if plan.keys else "the one group"
-    yield ("changes", f"{rows}, {_where(plan.feed)}, change the partial results of {groups}")
+    yield ("changes", f"{rows}, {where}, change the partial results of {groups}")
     yield ("on top", f"HAVING and projection of the groups touched, {_where(plan.final)}")
 
 
 def _driven_rows(plan: DrivenPlan, inputs: Mapping[str, Input]) -> Iterator[tuple[str, str]]:
-    names = {reader.relation: f'"{inputs[reader.input].target.name}"' for reader in plan.readers}
+    names = {reader.relation: _name(inputs[reader.input]) for reader in plan.readers}
     root = names[plan.readers[0].relation]
-    where = "in Spark" if plan.joined is None else "without Spark"
+    where = _in_spark(plan.joined is None)
     yield ("driven by", f"table {root}: its rows that a change may concern are computed before and after, {where}")
+    for name in plan.constants:
+        yield ("constant", f"the row of {names[name]}: when it becomes another one, all rows are looked at again")
     for link in plan.links:
         there, here = ", ".join(link.child_columns), ", ".join(link.parent_columns)
         yield ("lookup", f"{names[link.child]} by index on ({there}), and back to {names[link.parent]} on ({here})")
@@ -80,11 +84,19 @@ def _partitioned_rows(plan: PartitionedPlan, inputs: Mapping[str, Input]) -> Ite
     yield ("changes", "what holds one of the values that changed rows hold is computed again, in Spark")
     for reader in plan.readers:
         columns = ", ".join(plan.columns[reader.relation])
-        yield ("lookup", f'"{inputs[reader.input].target.name}" by index on ({columns})')
+        yield ("lookup", f"{_name(inputs[reader.input])} by index on ({columns})")
+
+
+def _name(entry: Input) -> str:
+    return f'"{entry.target.name if entry.part is None else entry.relation}"'
 
 
 def _where(step: Step) -> str:
-    return "in Spark" if step.items is None else "without Spark"
+    return _in_spark(step.items is None)
+
+
+def _in_spark(needed: bool) -> str:  # noqa: FBT001 - the only thing it is about
+    return "in Spark" if needed else "without Spark"
 
 
 def _cost(plan: DeltaPlan, inputs: Sequence[Input]) -> str:

@@ -88,6 +88,8 @@ class Input:
     """The state of the table to read, by VERSION AS OF or TIMESTAMP AS OF; None: the newest."""
 
 
+    part: QueryPlan | None = None
+    """How it is kept up to date, where it is a part of the query itself: a view that nobody else sees."""
 @dataclass(frozen=True)
 class KeyPair:
     """An equality of a join: an expression over the driving rows, and a column of the table."""

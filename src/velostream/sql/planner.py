@@ -158,7 +158,10 @@ class _Planner:
             choice = plan_delta(tree, resolution=resolution, key=key)
             if choice.plan is not None:
                 followed = self._finished(Strategy.DELTA, choice.reason, tree, resolution, key)
-                return replace(followed, delta=choice.plan)
+                followed = replace(followed, delta=choice.plan, inputs=choice.inputs, sql=choice.sql)
+                if not any(entry.part for entry in choice.inputs):
+                    return followed
+                return replace(followed, whole=self._finished(Strategy.REFRESH, reason, tree, resolution, key))
             reason = f"{reason}; computed again after every change: {choice.reason}"
         return self._finished(Strategy.REFRESH, reason, tree, resolution, key)
 

@@ -133,6 +133,15 @@ def streams_in(node: exp.Expr | None) -> frozenset[str]:
     """
     if node is None:
         return frozenset()
+def without_meaning(tree: exp.Expr) -> exp.Expr:
+    """A copy without what resolving has noted, to be resolved anew."""
+    copied = tree.copy()
+    for node in copied.walk():
+        for note in (_ORIGIN, _SCOPE, _INPUT, _STREAMS):
+            node.meta.pop(note, None)
+    return copied
+
+
     found: set[str] = set()
     for part in node.walk(prune=lambda n: isinstance(n, exp.With)):
         if isinstance(part, exp.Table):

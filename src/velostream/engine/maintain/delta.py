@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from velostream.engine.binding import MAINTAIN
 from velostream.engine.maintain.delta_partitions import partitioned_delta
 from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource, fingerprint_of
 from velostream.engine.maintain.delta_top import Top, TopRows
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.sql.plan import DeltaPlan, GroupedPlan, Step
 
-SETTING = "velostream.maintain"
-"""Setting of a connection; `refresh` computes all views over tables again, to compare with."""
-
 
 def delta_of(
     context: EngineContext, entry: Entry, bound: BoundQuery, *, groups: Callable[[Entry, Schema], Entry]
@@ -39,7 +37,7 @@ def delta_of(
     """
     plan = bound.plan.delta
     table = context.table(entry.id)
-    if plan is None or not isinstance(table, MemoryTable) or context.config.get(SETTING) == "refresh":
+    if plan is None or not isinstance(table, MemoryTable) or context.config.get(MAINTAIN) == "refresh":
         return None
     if bound.schema.key and not is_unique(plan, bound.schema.key):
         return None

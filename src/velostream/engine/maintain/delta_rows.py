@@ -116,12 +116,12 @@ class DrivenRows(RowSource):
         changed = sum(movement.changes(relation).num_rows for relation in movement.inputs)
         if not changed:
             return changes_of(self._gives)
-        if is_too_much(movement, changed):
-            return None
         before = _State(
             {reader.relation: movement.before(reader.input, self._context) for reader in self._plan.readers}
         )
         now = _State({reader.relation: movement.now(reader.input) for reader in self._plan.readers})
+        if is_too_much(movement, changed) or self._have_others(before, now):
+            return None
         wanted = self._concerned(movement, before, now)
         regions = [self._region(movement, state, wanted) for state in (before, now)]
         if any(is_too_much(movement, 2 * sum(rows.num_rows for rows in region.values())) for region in regions):
@@ -150,10 +150,21 @@ class DrivenRows(RowSource):
             values = [value for rows in touched for value in known_values(rows, link.child_columns)]
             wanted[link.parent].add(link.parent_columns, values)
         root = self._plan.readers[0]
-        columns = self._reads[root.relation].key or self._plan.links[0].parent_columns
+        columns = self._identity(root.relation)
         # A row of the root that changed is found as it was and as it is; a NULL finds rows with NULL, too.
         wanted[root.relation].add(columns, key_values(movement.changes(root.input), columns))
         return wanted[root.relation]
+
+    def _identity(self, root: str) -> tuple[str, ...]:
+        """Columns of the root that few rows share, to find changed rows by."""
+        linked = next((link.parent_columns for link in self._plan.links if link.parent == root), ())
+        return self._reads[root].key or linked or self._reads[root].names
+
+    def _have_others(self, before: _State, now: _State) -> bool:
+        """Whether a constant has become another one, which concerns all rows."""
+        return any(
+            not before.snapshots[name].scan().equals(now.snapshots[name].scan()) for name in self._plan.constants
+        )
 
     def _region(self, movement: Movement, state: _State, wanted: _Wanted) -> dict[str, pa.Table]:
         """All that the root's rows concerned need, of each reader: the links followed forwards."""
@@ -163,6 +174,7 @@ class DrivenRows(RowSource):
             values = known_values(found[link.parent], link.parent_columns)
             columns = self._columns(link.child)
             found[link.child] = state.rows(link.child, _Wanted({link.child_columns: values}), columns)
+        found |= {name: state.snapshots[name].scan() for name in self._plan.constants}
         return {
             reader.relation: without_origin(found[reader.relation], movement.inputs[reader.input])
             for reader in self._plan.readers

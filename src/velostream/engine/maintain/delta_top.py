@@ -32,6 +32,7 @@ class Top:
         ties = [c for c in schema.columns if c.name.lower() not in ordered and is_atomic(c.type)]
         self._order = (*plan.order, *(Order(column.name) for column in ties))
         self.limit = plan.limit
+        self.offset = plan.offset
 
     @staticmethod
     def can_order(plan: TopPlan, schema: Schema) -> bool:
@@ -39,7 +40,7 @@ class Top:
         return all(is_atomic(schema.column(order.column).type) for order in plan.order)
 
     def of(self, rows: pa.Table) -> pa.Table:
-        return sorted_rows(rows, self._order).slice(0, self.limit)
+        return sorted_rows(rows, self._order).slice(self.offset, self.limit)
 
 
 class TopRows(Maintenance):
@@ -60,6 +61,9 @@ class TopRows(Maintenance):
         changes = self._source.changes(movement)
         if changes is None:
             return None
+        if self._top.offset:
+            # The rows that are passed over are not held.
+            return None if changes.num_rows else []
         held = self._table.snapshot().scan().select(list(changes.column_names[:-1]))
         gone = of_sign(changes, -1).cast(held.schema)
         left = match_rows(held, gone).left

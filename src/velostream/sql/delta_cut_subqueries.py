@@ -1,0 +1,164 @@
+"""Subqueries taken out of a query: values that are the same for all rows, and NOT IN to the letter of its NULLs."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from velostream.sql.delta_pieces import VALUE, Cut, Pieces, from_piece, value_of
+from velostream.sql.delta_places import Places, is_one_row
+from velostream.sql.grouping import bare_item
+from velostream.sql.joins import conjuncts
+from velostream.sql.naming import alias, identifier, plain_column
+from velostream.sql.parentheses import without_parentheses
+from velostream.sql.resolve import Resolution
+from velostream.sql.scope import origin_of, scope_of
+from velostream.sql.shape import from_items, is_aggregated, nested_queries, outermost_select
+
+_PLAIN = ("kind", "expressions", "from_", "joins", "where", "hint")
+
+
+def cut_scalars(tree: exp.Expr, resolution: Resolution) -> Cut | None:
+    """Every subquery that has one value for all rows is a piece of one row."""
+    select = outermost_select(tree)
+    if select is None:
+        return None
+    pieces = Pieces(tree)
+    for nested in list(nested_queries(select)):
+        inner = nested.this if isinstance(nested, exp.Subquery) else nested
+        if not isinstance(inner, exp.Select) or not _is_alone(inner) or is_one_row(inner, resolution):
+            continue
+        if isinstance(nested.parent, exp.Exists):
+            counted = inner.copy()
+            counted.set("expressions", [alias(exp.GT(this=_count(), expression=exp.Literal.number(0)), VALUE)])
+            if _is_plain(inner):
+                nested.parent.replace(value_of(pieces.add(counted)))
+        elif _is_scalar(nested) and _has_one_row(inner):
+            (item,) = inner.expressions
+            inner.set("expressions", [alias(bare_item(item), VALUE)])
+            inner.set("order", None)
+            name = pieces.add(inner.copy())
+            nested.replace(value_of(name))
+    return pieces.cut(tree)
+
+
+def cut_exclusions(tree: exp.Expr, resolution: Resolution) -> Cut | None:
+    """`x NOT IN (subquery)` that every row must fulfil: no member equals x, and no NULL makes that unknown."""
+    select = outermost_select(tree)
+    where = select.args.get("where") if select is not None else None
+    if select is None or where is None:
+        return None
+    pieces = Pieces(tree)
+    places = Places(resolution)
+    for condition in conjuncts(where.this):
+        inside = without_parentheses(condition.this) if isinstance(condition, exp.Not) else None
+        if not isinstance(inside, exp.In) or not isinstance(inside.args.get("query"), exp.Query):
+            continue
+        query = inside.args["query"]
+        members = query.this if isinstance(query, exp.Subquery) else query
+        if not isinstance(members, exp.Select) or not _is_alone(members) or len(members.expressions) != 1:
+            continue
+        if members.expressions[0].is_star or next(nested_queries(members), None) is not None:
+            continue
+        if any(_is_vague(column) for column in inside.find_all(exp.Column)):
+            continue
+        if not _is_plain(members):
+            return _with_named_members(tree, members, pieces)
+        apart = _with_own_names(members)
+        condition.replace(_excluded(_qualified(inside.this), apart, places, pieces))
+        return Cut(tree, tuple(pieces.found))
+    return None
+
+
+def _with_named_members(tree: exp.Expr, members: exp.Select, pieces: Pieces) -> Cut | None:
+    """The subquery of NOT IN as a piece of its own, read by a plain one."""
+    piece = members.copy()
+    piece.set("expressions", [alias(bare_item(piece.expressions[0]), VALUE)])
+    members.replace(exp.Select(expressions=[plain_column(VALUE)], from_=from_piece(pieces.add(piece))))
+    return pieces.cut(tree)
+
+
+def _is_vague(column: exp.Column) -> bool:
+    """Whether a column is not plainly one of a relation."""
+    origin = origin_of(column)
+    return origin is None or bool(origin.fields)
+
+
+def _with_own_names(select: exp.Select) -> exp.Select:
+    """A copy of a subquery whose relations have names that the queries around it can't have, and columns of those."""
+    copied = select.copy()
+    names: dict[str, str] = {}
+    for number, item in enumerate(from_items(copied)):
+        names[str(item.alias_or_name).lower()] = name = f"member of {number}"
+        item.set("alias", exp.TableAlias(this=identifier(name)))
+    for column in copied.find_all(exp.Column):
+        origin = origin_of(column)
+        if origin is not None and not column.is_star:
+            column.set("table", identifier(names[origin.source.lower()]))
+    return copied
+
+
+def _qualified(expression: exp.Expr) -> exp.Expr:
+    """A copy whose columns say which relation they are of, to be understood inside a subquery, too."""
+    copied = expression.copy()
+    for column in copied.find_all(exp.Column):
+        origin = origin_of(column)
+        if origin is not None:
+            column.set("table", identifier(origin.source))
+    return copied
+
+
+def _excluded(value: exp.Expr, members: exp.Select, places: Places, pieces: Pieces) -> exp.Expr:
+    member = bare_item(members.expressions[0])
+    equal = exp.EQ(this=exp.paren(member.copy(), copy=False), expression=exp.paren(value.copy(), copy=False))
+    where = members.args.get("where")
+    inside = members.copy()
+    inside.set("expressions", [exp.Literal.number(1)])
+    inside.set("distinct", None)
+    inside.set("where", exp.Where(this=exp.and_(where.this.copy(), equal) if where is not None else equal))
+    conditions: list[exp.Expr] = [exp.Not(this=exp.Exists(this=inside))]
+    value_known, member_known = (not places.may_be_null(part) for part in (value, member))
+    if not (value_known and member_known):
+        facts = members.copy()
+        facts.set("distinct", None)
+        facts.set("order", None)
+        counted = exp.Count(this=member.copy())
+        facts.set(
+            "expressions",
+            [
+                alias(exp.EQ(this=_count(), expression=exp.Literal.number(0)), "nothing"),
+                alias(exp.EQ(this=_count(), expression=counted), "complete"),
+            ],
+        )
+        name = pieces.add(facts)
+        is_known = exp.Not(this=exp.Is(this=exp.paren(value.copy(), copy=False), expression=exp.Null()))
+        conditions.append(
+            exp.paren(exp.or_(value_of(name, "nothing"), exp.and_(is_known, value_of(name, "complete"))), copy=False)
+        )
+    return exp.paren(exp.and_(*conditions), copy=False)
+
+
+def _is_alone(select: exp.Select) -> bool:
+    """Whether a subquery reads nothing of the queries around it."""
+    scopes = {scope_of(inner) for inner in select.find_all(exp.Select)}
+    return all(
+        (origin := origin_of(column)) is not None and origin.scope in scopes for column in select.find_all(exp.Column)
+    )
+
+
+def _is_plain(select: exp.Select) -> bool:
+    """Whether a SELECT only joins, filters and projects."""
+    return not is_aggregated(select) and not any(v for clause, v in select.args.items() if clause not in _PLAIN)
+
+
+def _is_scalar(nested: exp.Query) -> bool:
+    return isinstance(nested, exp.Subquery) and not isinstance(nested.parent, exp.In | exp.Exists | exp.Any | exp.All)
+
+
+def _has_one_row(select: exp.Select) -> bool:
+    """Whether a SELECT gives one row and one column whatever it reads."""
+    cut = any(map(select.args.get, ("group", "having", "limit", "offset", "distinct", "qualify")))
+    return is_aggregated(select) and not cut and len(select.expressions) == 1
+
+
+def _count() -> exp.Count:
+    return exp.Count(this=exp.Star())

@@ -1,0 +1,119 @@
+"""The parts that a query is cut into: each is resolved and typed by itself, so that others can read it like a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from velostream.model.schema import Column, Schema
+from velostream.sql.coercion import is_float
+from velostream.sql.delta_groups import Typing, result_type
+from velostream.sql.delta_steps import NotDelta
+from velostream.sql.functions import is_aggregate_call, unwrapped
+from velostream.sql.naming import plain_column
+from velostream.sql.plan import AggregateFunction, Catalog, Input, Relation
+from velostream.sql.resolve import Resolution, resolve_query
+from velostream.sql.scope import Origin, scope_of, set_origin, without_meaning
+from velostream.sql.shape import outermost_select
+from velostream.sql.statements import Query
+
+if TYPE_CHECKING:
+    from velostream.sql.statements import OptionValue, SourceRef
+
+_RESULT = "result of an aggregate"
+_FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
+    exp.Sum: AggregateFunction.SUM,
+    exp.Avg: AggregateFunction.AVG,
+    exp.Min: AggregateFunction.MIN,
+    exp.Max: AggregateFunction.MAX,
+}
+_DOUBLES = (exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop)
+
+
+def resolved_part(tree: exp.Expr, known: Mapping[str, Input]) -> Resolution:
+    """A part of a resolved query, or what is left of one, resolved by itself; `known` is all it may read, by name."""
+    bare = without_meaning(tree)
+    if not isinstance(bare, exp.Expression):
+        raise NotDelta("it is no query")
+    found = resolve_query(Query(bare), options=(), catalog=_Known(known), text="")
+    if found.problems:
+        raise NotDelta(found.problems[0].message)
+    inputs = tuple(replace(known[entry.target.name], relation=entry.relation) for entry in found.inputs)
+    return replace(found, inputs=inputs)
+
+
+def schema_of_part(resolution: Resolution) -> Schema:
+    """The columns of a query as Spark will give them; `NotDelta` when only Spark can tell their types."""
+    select = outermost_select(resolution.tree)
+    scope = scope_of(select) if select is not None else None
+    if select is None or scope is None:
+        raise NotDelta("it reads a set operation")
+    typing = _ResultTyping(resolution.frames[scope], resolution)
+    items = [pair for item in select.expressions for pair in typing.outputs(item)]
+    if len({name.lower() for name, _ in items}) < len(items):
+        raise NotDelta("two columns of a subquery have the same name")
+    return Schema(tuple(Column(name, typing.result(expression)) for name, expression in items))
+
+
+@dataclass(frozen=True)
+class _Known(Catalog):
+    """The relations that a part of a query may read."""
+
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+
+    def relation(self, name: str) -> Relation | None:
+        found = self.inputs.get(name.lower())
+        return None if found is None else replace(found.target, name=name.lower())
+
+    def names(self) -> Sequence[str]:
+        return tuple(self.inputs)
+
+    def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
+        raise NotDelta(f"{reference.uri} is no part of the query")
+
+    def option_names(self, reference: SourceRef | None) -> Sequence[str]:
+        return ()
+
+
+class _ResultTyping(Typing):
+    """Types of select items, those of aggregates among them."""
+
+    def result(self, expression: exp.Expr) -> pa.DataType:
+        self._results: list[pa.DataType] = []
+
+        def read(node: exp.Expr) -> exp.Expr:
+            if not is_aggregate_call(node):
+                return node
+            self._results.append(self._aggregate(node))
+            column = plain_column(_RESULT)
+            set_origin(column, Origin(self.frame.scope, _RESULT, str(len(self._results) - 1)))
+            return column
+
+        return self.type_of(expression.copy().transform(read))
+
+    def column_type(self, origin: Origin) -> pa.DataType | None:
+        if origin.source == _RESULT:
+            return self._results[int(origin.column)]
+        return super().column_type(origin)
+
+    def _aggregate(self, call: exp.Expr) -> pa.DataType:
+        core = unwrapped(call)
+        if isinstance(core, exp.Count):
+            return pa.int64()
+        if isinstance(core, _DOUBLES):
+            return pa.float64()
+        function = _FUNCTIONS.get(type(core))
+        argument = core.this
+        if isinstance(argument, exp.Distinct) and len(argument.expressions) == 1:
+            (argument,) = argument.expressions
+        if function is None or not isinstance(argument, exp.Expr):
+            raise NotDelta(f"only Spark can tell the type of {call.sql(dialect='spark')}")
+        type_ = self.type_of(argument)
+        if is_float(type_):
+            extreme = function in (AggregateFunction.MIN, AggregateFunction.MAX)
+            return type_ if extreme else pa.float64()
+        return result_type(function, type_, call)
