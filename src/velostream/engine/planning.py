@@ -107,7 +107,7 @@ class Lens:
         schema = self._pinned.get(spec.identity()) or spec.columns or source.schema()
         if schema is not None:
             self.found[spec.identity()] = schema
-        return Relation(name, kind, schema, reason=reason)
+        return Relation(name, kind, schema, reason=reason, system=source.system_columns)
 
 
 def _reason_of(entry: Entry) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from velostream import plugins
 from velostream.errors import NotFoundError
-from velostream.model.options import Option, expand_environment
+from velostream.model.options import COPIED, SYSTEM_COLUMNS, Option, expand_environment
 from velostream.model.schema import Schema
 from velostream.plugins import Group
 from velostream.sinks.base import SinkSpec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from velostream.sinks.base import Sink
     from velostream.sql.statements import OptionValue, SourceRef
 
-_INTERNAL = ("spool",)
+_INTERNAL = ("spool", COPIED, SYSTEM_COLUMNS)
 
 
 class SourceBook:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,6 +42,7 @@ TOPIC_OPTIONS = (
 )
 
 _ADDRESS = re.compile(r"kafka:(?://)?(?:(?P<brokers>[^/]*)/)?(?P<topic>[^/]*)/?")
+_BROKERS = "VELOSTREAM_KAFKA_BROKERS"
 _DRIVER = "confluent_kafka"
 _PASSED_ON = ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password")
 _DEFAULT_PARTITIONS = 6
@@ -76,6 +77,11 @@ def category_of(code: str) -> Category:
     return _BY_CODE.get(code, Category.UNKNOWN)
 
 
+def brokers_are_known(option_names: Iterable[str]) -> bool:
+    """Whether a topic can be found by its name alone, by an option of these or by the environment."""
+    return "bootstrap.servers" in option_names or bool(os.environ.get(_BROKERS, "").strip())
+
+
 @dataclass(frozen=True, slots=True)
 class TopicAddress:
     """A topic and the brokers that have it."""
@@ -95,8 +101,7 @@ class TopicAddress:
                 code="invalid-address",
                 category=Category.CONFIGURATION,
             )
-        environment = os.environ.get("VELOSTREAM_KAFKA_BROKERS", "")
-        brokers = match["brokers"] or options.text("bootstrap.servers") or environment.strip()
+        brokers = match["brokers"] or options.text("bootstrap.servers") or os.environ.get(_BROKERS, "").strip()
         if not brokers:
             raise SourceError(
                 f'it is not known where kafka topic "{topic}" is',

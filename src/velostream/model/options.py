@@ -12,6 +12,13 @@ from enum import StrEnum
 from velostream.errors import OptionError, VelostreamError
 from velostream.model.duration import parse_duration
 
+COPIED = "copied"
+"""Set by planning where a table merely copies a source: the source's columns that are the table's key, maybe none.
+A kind that declares this option may take a record for the newest value of its key."""
+SYSTEM_COLUMNS = "system.columns"
+"""Set by planning: names with a leading underscore that the query uses. A kind that declares this option adds those of
+them that are columns of its own, beside what its records hold."""
+
 
 class OptionType(StrEnum):
     TEXT = "text"

@@ -121,6 +121,11 @@ class Source(ABC):
     def capabilities(self) -> SourceCapabilities:
         """What this source does with its options. Must not touch the outside."""
 
+    @property
+    def system_columns(self) -> tuple[str, ...]:
+        """Those columns of the schema that `*` leaves out. Must not touch the outside."""
+        return ()
+
     @abstractmethod
     def schema(self) -> Schema | None:
         """Columns of the records: declared ones, else discovered. None while there is nothing to discover from.

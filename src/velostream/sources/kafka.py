@@ -20,7 +20,7 @@ from velostream.errors import SourceError
 from velostream.formats.options import RECORD_OPTIONS, format_settings
 from velostream.formats.registry import RECORD_NAMES, record_format
 from velostream.model.kafka import CLIENT_OPTIONS, TOPIC_OPTIONS, TopicAddress, TopicClient, TopicState
-from velostream.model.options import Option, OptionType
+from velostream.model.options import COPIED, SYSTEM_COLUMNS, Option, OptionType
 from velostream.model.schema import Schema
 from velostream.sources.base import (
     Emits,
@@ -41,7 +41,7 @@ from velostream.sources.common import (
     names_of,
     with_parameters,
 )
-from velostream.sources.kafka_messages import SYSTEM_COLUMNS, MessageDecoder
+from velostream.sources.kafka_messages import OF_MESSAGES, MessageDecoder
 from velostream.sources.kafka_reader import RangeReader
 
 _ROWS_PER_PARTITION = 250_000
@@ -66,6 +66,8 @@ class KafkaSource(Source):
             "read_committed",
             ("read_committed", "read_uncommitted"),
         ),
+        Option(COPIED, "the key of a table that copies the topic, set by planning"),
+        Option(SYSTEM_COLUMNS, "system columns that are asked for, set by planning"),
         Option("poll.interval", "how often to look for new messages", OptionType.DURATION, "100ms"),
         *CLIENT_OPTIONS,
         *TOPIC_OPTIONS,
@@ -104,8 +106,21 @@ class KafkaSource(Source):
     @property
     def capabilities(self) -> SourceCapabilities:
         changelog = self.settings.text("changelog")
-        emits = Emits.CHANGES if changelog is None and self._format.gives_changes else emits_of(changelog)
+        if changelog is not None:
+            emits = emits_of(changelog)
+        elif self._format.gives_changes:
+            emits = Emits.CHANGES
+        else:
+            emits = Emits.UPSERTS if COPIED in self.settings else Emits.APPENDS
         return SourceCapabilities(emits=emits, replay=Replay.FOREVER, incremental=True, follows=True)
+
+    @property
+    def system_columns(self) -> tuple[str, ...]:
+        """Those that the query names or the key consists of, unless the columns are declared: then all are shown."""
+        if self._declared is not None:
+            return ()
+        named = (*names_of(self.settings.text(SYSTEM_COLUMNS)), *self._key)
+        return tuple(name for name in OF_MESSAGES if name in (one.lower() for one in named))
 
     def schema(self) -> Schema | None:
         """Declared columns, else what the oldest messages show. The error `missing-topic` when there is no topic."""
@@ -113,11 +128,11 @@ class KafkaSource(Source):
             self._client.create_if_missing()
         topic = self._topic(now=True)
         found = self._declared or self._format.infer(self._sample(topic))
-        key = names_of(self.settings.text("key"))
-        if found is None or not key:
-            return found
-        missing = [SYSTEM_COLUMNS[name] for name in key if name in SYSTEM_COLUMNS and found.find(name) is None]
-        return Schema((*found.columns, *missing)).with_key(key)
+        if found is None:
+            return None
+        added = [OF_MESSAGES[name] for name in self.system_columns]
+        own = [column for column in found.columns if column.name.lower() not in self.system_columns]
+        return Schema((*own, *added)).with_key(self._key)
 
     def initial_offset(self) -> Offset:
         topic = self._topic(now=True)
@@ -154,7 +169,10 @@ class KafkaSource(Source):
         return parts
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
-        decoder = MessageDecoder(self._format, schema, self.capabilities.emits, topic=self._address.topic)
+        declared = () if self._declared is None else self._declared.names
+        system = [name for name in (*self.system_columns, *declared) if name in OF_MESSAGES]
+        emits = self.capabilities.emits
+        decoder = MessageDecoder(self._format, schema, emits, system=system, topic=self._address.topic)
         payload = partition.payload
         for messages in self._reader.messages(payload["partition"], payload["start"], payload["end"]):
             yield from decoder.decode(messages, on_bad).to_batches()
@@ -166,6 +184,13 @@ class KafkaSource(Source):
     def close(self) -> None:
         self._reader.close()
         self._client.close()
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        """The columns that identify a record, where there may be one of them only: none if that's the message's key."""
+        if self.capabilities.emits is not Emits.UPSERTS:
+            return ()
+        return names_of(self.settings.text(COPIED)) or names_of(self.settings.text("key"))
 
     def _topic(self, *, now: bool = False) -> TopicState:
         """The topic as it is, or was a moment ago: partitions may be added, and it may be replaced by another one."""

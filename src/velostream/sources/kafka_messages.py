@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 _INSTANT = pa.timestamp("us", tz="UTC")
-SYSTEM_COLUMNS = {
+OF_MESSAGES = {
     column.name: column
     for column in (
         Column("_topic", pa.string()),
@@ -31,7 +31,7 @@ SYSTEM_COLUMNS = {
         Column("_headers", pa.map_(pa.string(), pa.string())),
     )
 }
-"""What every message has besides its value."""
+"""System columns: what every message has besides its value."""
 
 _NO_TIMESTAMP = 0
 
@@ -43,12 +43,15 @@ class MessageDecoder:
     when it has none, so that a message without a key is a row of its own.
     """
 
-    def __init__(self, format_: RecordFormat, schema: Schema, emits: Emits, *, topic: str) -> None:
+    def __init__(
+        self, format_: RecordFormat, schema: Schema, emits: Emits, *, system: Sequence[str], topic: str
+    ) -> None:
         self._format = format_
         self._schema = schema
         self._emits = emits
         self._topic = topic
-        self._body = Schema(tuple(column for column in schema.columns if column.name not in SYSTEM_COLUMNS))
+        self._system_columns = [column for column in schema.columns if column.name in system]
+        self._body = Schema(tuple(column for column in schema.columns if column.name not in system))
         self._target = schema.arrow
         if emits is not Emits.APPENDS:
             self._target = self._target.append(pa.field(CHANGE, pa.int8()))
@@ -95,11 +98,10 @@ class MessageDecoder:
 
     def _system(self, messages: Sequence[Message], records: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
         """Those system columns that the schema has, for the messages that gave rows."""
-        wanted = [column for column in self._schema.columns if column.name in SYSTEM_COLUMNS]
-        if not wanted:
+        if not self._system_columns:
             return {}
         chosen = [messages[index] for index in records.tolist()]
-        return {column.name: cast_column(_system_column(column.name, chosen), column.type) for column in wanted}
+        return {one.name: cast_column(_system_column(one.name, chosen), one.type) for one in self._system_columns}
 
     def _table(self, columns: dict[str, Any]) -> pa.Table:
         return pa.table([columns[name] for name in self._target.names], schema=self._target)
@@ -168,7 +170,7 @@ def _text(key: bytes | str | None) -> str | None:
 
 
 def _system_column(name: str, messages: Sequence[Message]) -> pa.Array:
-    type_ = SYSTEM_COLUMNS[name].type
+    type_ = OF_MESSAGES[name].type
     match name:
         case "_topic":
             return pa.array([message.topic() for message in messages], type_)

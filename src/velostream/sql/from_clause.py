@@ -22,7 +22,7 @@ class FromClause:
 
     @classmethod
     def of(cls, source: Source) -> FromClause:
-        star = [StarColumn(source.alias, name) for name in source.columns.names] if source.columns.complete else None
+        star = [StarColumn(source.alias, name) for name in source.columns.starred] if source.columns.complete else None
         return cls([source], star)
 
     def absorb(self, right: FromClause) -> None:

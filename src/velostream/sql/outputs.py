@@ -52,5 +52,5 @@ def _columns_of(alias: str, frame: Frame) -> tuple[StarColumn, ...] | None:
     if source is None or not source.columns.complete or (frame.merged and frame.star is None):
         return None
     if not frame.merged:
-        return tuple(StarColumn(source.alias, name) for name in source.columns.names)
+        return tuple(StarColumn(source.alias, name) for name in source.columns.starred)
     return tuple(column for column in (*frame.hidden, *(frame.star or ())) if column.source == source.alias)

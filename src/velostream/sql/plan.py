@@ -40,6 +40,8 @@ class Relation:
     rows: int | None = None
     reason: str = ""
     """Why it is a stream or a table, for EXPLAIN."""
+    system: tuple[str, ...] = ()
+    """Those of its columns that `*` leaves out; they are there because the query names them."""
     option_names: tuple[str, ...] = ()
     """Options that `FROM name WITH (…)` takes beside those of queries."""
     store: str = ""

@@ -15,12 +15,24 @@ from datetime import datetime
 import pyarrow as pa
 from sqlglot import exp
 
-from velostream.errors import NotExecutableError, OptionError, ResolveError, SqlError, ValidationError
+from velostream.errors import (
+    Category,
+    NotExecutableError,
+    OptionError,
+    ResolveError,
+    SourceError,
+    SqlError,
+    ValidationError,
+)
 from velostream.model.conform import parse_timestamps
+from velostream.model.kafka import brokers_are_known
+from velostream.model.options import COPIED, SYSTEM_COLUMNS
 from velostream.sql.columns import ColumnResolver
+from velostream.sql.copying import copied_key
 from velostream.sql.from_clause import FromClause, aliased, joins_within, renamed
 from velostream.sql.option_names import covers, merge_options
 from velostream.sql.outputs import labels_of, outputs_of
+from velostream.sql.places import place_of
 from velostream.sql.plan import Catalog, Input, RelationKind
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import Columns, Frame, Source, set_input, set_scope, set_streams, streams_in
@@ -73,6 +85,8 @@ class _Resolver:
         self.frames: dict[int, Frame] = {}
         self.taken = {str(cte.alias).lower() for cte in self.tree.find_all(exp.CTE)}
         self.references = {reference.relation.lower(): reference for reference in query.sources}
+        columns = (str(column.name).lower() for column in self.tree.find_all(exp.Column))
+        self.underscored = sorted({name for name in columns if name.startswith("_")})
         self.columns = ColumnResolver(
             problems=self.problems,
             text=text,
@@ -128,6 +142,7 @@ class _Resolver:
         for lateral in select.args.get("laterals") or ():
             building.absorb(self._relations(lateral, building, outer=outer, named=named))
         frame = self._frame(building, outer=outer, outputs=Columns())
+        _leave_out_system_columns(select, frame)
         outputs = outputs_of(select, frame)
         frame = replace(frame, outputs=outputs, labels=labels_of(select))
         self.frames[frame.scope] = frame
@@ -229,7 +244,9 @@ class _Resolver:
         set_input(node, entry.relation)
         set_streams(node, (entry.relation,) if entry.target.kind is RelationKind.STREAM else ())
         schema = entry.target.schema
-        columns = Columns() if schema is None or node.args.get("pivots") else Columns(schema.names, complete=True)
+        columns = Columns()
+        if schema is not None and not node.args.get("pivots"):
+            columns = Columns(schema.names, complete=True, system=entry.target.system)
         return Source(alias, renamed(columns, node), entry.relation)
 
     def _version(self, node: exp.Table, written: str) -> int | datetime | None:
@@ -256,9 +273,7 @@ class _Resolver:
             return self._source_input(reference)
         relation = self.catalog.relation(written)
         if relation is None:
-            place = pointer(node.this, self.text)
-            self.problems.append(ResolveError.unknown("table", written, known=self.catalog.names(), **place))
-            return None
+            return self._topic_input(node, written)
         if version is not None and relation.kind is not RelationKind.TABLE:
             self.problems.append(
                 ValidationError(
@@ -271,11 +286,26 @@ class _Resolver:
         self._check_options(own, [*relation.option_names, *self.catalog.option_names(None)])
         return self._shared(Input(self._fresh_name(), relation, None, merge_options(own, ()), version))
 
+    def _topic_input(self, node: exp.Table, written: str) -> Input | None:
+        """A name that nothing in the catalog has: a Kafka topic where brokers are known, else an error."""
+        own = tuple(self.query.relation_options.get(written.lower(), ()))
+        unknown = ResolveError.unknown("table", written, known=self.catalog.names(), **pointer(node.this, self.text))
+        if not brokers_are_known(option.name.lower() for option in (*own, *self.options)):
+            self.problems.append(unknown)
+            return None
+        try:
+            return self._source_input(SourceRef(written, "kafka", f"kafka://{written}", own, place_of(node.this)))
+        except SourceError as error:
+            if error.category is not Category.MISSING or not unknown.hint:
+                raise
+            self.problems.append(unknown)
+            return None
+
     def _source_input(self, reference: SourceRef) -> Input | None:
         known = self.catalog.option_names(reference)
         self._check_options(reference.options, known)
         statement = tuple(option for option in self.options if covers(known, option.name.lower()))
-        merged = merge_options(reference.options, statement)
+        merged = merge_options([*reference.options, *self._meant_by_query(reference)], statement)
         if not all(covers(known, option.name.lower()) for option in reference.options):
             return None
         try:
@@ -284,6 +314,16 @@ class _Resolver:
             self.problems.append(_placed(error, reference, merged, self.text))
             return None
         return self._shared(Input(self._fresh_name(), relation, reference, merged))
+
+    def _meant_by_query(self, reference: SourceRef) -> list[OptionValue]:
+        """What the query says about a source without an option for it. A kind that doesn't care passes it over."""
+        found: list[OptionValue] = []
+        key = copied_key(self.query, self.options, relation=reference.relation)
+        if key is not None:
+            found.append(OptionValue(COPIED, ",".join(key)))
+        if self.underscored:
+            found.append(OptionValue(SYSTEM_COLUMNS, ",".join(self.underscored)))
+        return found
 
     def _fresh_name(self) -> str:
         """The next input's name, which no CTE has."""
@@ -320,6 +360,21 @@ class _Resolver:
         for part in node.walk(prune=lambda n: isinstance(n, exp.Query)):
             if isinstance(part, exp.Query) and part is not node:
                 self._query(part, outer=outer, named=named)
+
+
+def _leave_out_system_columns(select: exp.Select, frame: Frame) -> None:
+    """Let Spark, too, leave out of `*` what the query names by itself."""
+    for item in select.expressions:
+        star = item.this if isinstance(item, exp.Column) else item
+        if not isinstance(star, exp.Star):
+            continue
+        alias = str(item.table).lower() if isinstance(item, exp.Column) else None
+        meant = [source for source in frame.sources if alias is None or source.alias.lower() == alias]
+        left_out = {str(part.name).lower(): part for part in star.args.get("except_") or ()}
+        for name in (name for source in meant for name in source.columns.system):
+            left_out.setdefault(name.lower(), exp.Identifier(this=name, quoted=False))
+        if left_out:
+            star.set("except_", list(left_out.values()))
 
 
 def _as_of(asked: exp.Version) -> int | datetime | None:

@@ -19,6 +19,13 @@ class Columns:
 
     names: tuple[str, ...] = ()
     complete: bool = False
+    system: tuple[str, ...] = ()
+    """Those of the names that `*` leaves out."""
+
+    @property
+    def starred(self) -> tuple[str, ...]:
+        """What `*` stands for."""
+        return tuple(name for name in self.names if name not in self.system)
 
     def find(self, name: str) -> str | None:
         """The name as it is stored, asked for in any case of letters."""

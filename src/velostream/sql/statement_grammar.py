@@ -136,6 +136,8 @@ class StatementGrammar(DeclarationGrammar):
             raise self.text.error_at("the statement has two WITH clauses", place=own[0].place)
         if query is not None:
             query = self._late_emit(query)
+            if what is ObjectKind.TABLE:
+                query = replace(query, table_key=() if columns is None else columns.key)
         elif columns is None and not (options or own):
             raise self.refuse(
                 f'{what.lower()} "{name.text}" has neither columns nor a query',

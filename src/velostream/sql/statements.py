@@ -93,6 +93,8 @@ class Query:
     window: Window | None = None
     into: Name | SourceRef | None = None
     """Target of SELECT … INTO / INSERT INTO; the parser turns such a query into an `Insert`, so None elsewhere."""
+    table_key: tuple[str, ...] | None = field(default=None, compare=False)
+    """Of the query of a CREATE TABLE: the key that its declared columns have, maybe none. None elsewhere."""
 
 
 @dataclass(frozen=True)
