@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from velostream.tables.memory.compressed import CompressedBatch, Compression
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.packing import pack, unpack
 from velostream.tables.memory.reader import Reader, reader_of
@@ -28,9 +29,13 @@ class ChunkPolicy:
     """Chunks of that many rows, and all before them, are packed."""
     largest_bytes: int = 1 << 29
     """No larger chunk is made by merging."""
+    compression: Compression | None = None
+    """How packed chunks are compressed, in pieces of `pack_rows`."""
 
 
 ORDINARY = ChunkPolicy()
+
+StoredBatch: TypeAlias = pa.RecordBatch | CompressedBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,8 @@ class Chunks:
 
     schema: pa.Schema
     policy: ChunkPolicy = ORDINARY
-    batches: tuple[pa.RecordBatch, ...] = ()
-    """As they are stored: packed or not."""
+    batches: tuple[StoredBatch, ...] = ()
+    """As they are stored: packed or not, compressed or not."""
     starts: tuple[int, ...] = (0,)
     """Position of each batch's first row, and the number of all rows at the end."""
     sealed: int = 0
@@ -59,7 +64,9 @@ class Chunks:
     @property
     def nbytes(self) -> int:
         """Bytes held in memory: what is mapped from files isn't."""
-        return sum(batch.nbytes for batch in self.batches[self.mapped :])
+        compression = self.policy.compression
+        decoded = 0 if compression is None else compression.decoded.nbytes
+        return decoded + sum(batch.nbytes for batch in self.batches[self.mapped :])
 
     @property
     def mapped_bytes(self) -> int:
@@ -73,15 +80,12 @@ class Chunks:
             if batch.num_rows:
                 batches.append(_without_surplus(batch))
                 _merge_tail(batches, self.policy)
-        kept = self.batches[: self.sealed]
-        sealed = self.sealed
+        sealed = list(self.batches[: self.sealed])
         if self.policy.pack_rows is not None:
             large = [index for index, batch in enumerate(batches) if batch.num_rows >= self.policy.pack_rows]
-            if large:
-                packed = [pack(batch) for batch in batches[: large[-1] + 1]]
-                batches[: len(packed)] = packed
-                sealed += len(packed)
-        return self._with_batches((*kept, *batches), sealed=sealed)
+            for _ in range(large[-1] + 1 if large else 0):
+                sealed += _packed(batches.pop(0), self.policy)
+        return self._with_batches((*sealed, *batches), sealed=len(sealed))
 
     def merged(self) -> Chunks:
         """With all that is not sealed yet in as few batches as may be, and sealed."""
@@ -104,20 +108,24 @@ class Chunks:
         batches = list(self.batches)
         mapped = self.mapped + count
         for index in range(self.mapped, mapped):
-            batches[index] = spill(batches[index])
+            batches[index] = spill(_select(batches[index], None))
         return replace(self._with_batches(tuple(batches), sealed=max(self.sealed, mapped)), mapped=mapped)
 
     def unpacked(self, index: int) -> pa.RecordBatch:
         """A batch with the columns of the schema."""
-        return unpack(self.batches[index], self.schema)
+        return unpack(_select(self.batches[index], None), self.schema)
 
     def readers_of(self, position: int) -> tuple[Sequence[Reader], int]:
         """What reads the columns of the batch that holds a position, and the row in them."""
         index = bisect_right(self.starts, position) - 1
         readers = self._readers.get(index)
         if readers is None:
-            columns = zip(self.batches[index].columns, self.schema.types, strict=True)
-            readers = self._readers[index] = [reader_of(column, type_) for column, type_ in columns]
+            batch, types = self.batches[index], self.schema.types
+            if isinstance(batch, CompressedBatch):
+                readers = batch.readers(types)
+            else:
+                readers = [reader_of(column, type_) for column, type_ in zip(batch.columns, types, strict=True)]
+            self._readers[index] = readers
         return readers, position - self.starts[index]
 
     def values_at(self, position: int, places: Sequence[int] | None = None) -> tuple[Any, ...]:
@@ -175,7 +183,7 @@ class Chunks:
         """Only the rows at the given ascending positions, renumbered from 0."""
         return Chunks(self.schema, self.policy).appended(self.take(keep))
 
-    def _with_batches(self, batches: tuple[pa.RecordBatch, ...], *, sealed: int) -> Chunks:
+    def _with_batches(self, batches: tuple[StoredBatch, ...], *, sealed: int) -> Chunks:
         starts = [0]
         for batch in batches:
             starts.append(starts[-1] + batch.num_rows)
@@ -195,8 +203,19 @@ class Chunks:
         return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
 
 
-def _select(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
+def _select(batch: StoredBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
+    if isinstance(batch, CompressedBatch):
+        return batch.select(columns)
     return batch if columns is None else batch.select(list(columns))
+
+
+def _packed(batch: pa.RecordBatch, policy: ChunkPolicy) -> list[StoredBatch]:
+    """A chunk that won't be merged again in its smallest form; in pieces if it is compressed, which are read whole."""
+    compression, rows = policy.compression, policy.pack_rows
+    if compression is None or rows is None:
+        return [pack(batch)]
+    pieces = (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+    return [compression.compressed(pack(piece)) for piece in pieces]
 
 
 def _table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:

@@ -69,12 +69,12 @@ class KeyDictionary(KeyIndex):
         return self.previous.get(position, -1)
 
     def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
-        newest = self.newest
+        newest, positions = self.newest, range(start, start + len(keys))
         if newest:
-            for position, older in enumerate(map(newest.get, keys), start):
-                if older is not None:
-                    self.previous[position] = older
-        newest.update(zip(keys, range(start, start + len(keys)), strict=True))
+            olders = list(map(self.find, keys, repeat(-1)))
+            pairs = zip(positions, olders, strict=True)
+            self.previous.update(((at, older) for at, older in pairs if older >= 0) if -1 in olders else pairs)
+        newest.update(zip(keys, positions, strict=True))
 
     def add_one(self, key: Hashable, position: int) -> None:
         older = self.find(key, -1)

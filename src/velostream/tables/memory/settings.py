@@ -13,6 +13,7 @@ from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Schema
 from velostream.model.size import parse_size
 from velostream.tables.memory.chunks import ORDINARY, ChunkPolicy
+from velostream.tables.memory.compressed import Compression
 from velostream.tables.memory.generation import Form
 
 OPTIONS = (
@@ -22,6 +23,13 @@ OPTIONS = (
         OptionType.CHOICE,
         "normal",
         ("normal", "compact"),
+    ),
+    Option(
+        "compression",
+        "lz4 or zstd: chunks of a compact table are kept compressed, and decoded when somebody reads them",
+        OptionType.CHOICE,
+        "none",
+        ("none", "lz4", "zstd"),
     ),
     Option("memory.limit", "how much memory the table may take, as 512MB; what is older goes to mapped files"),
     Option("spill.path", "folder for these files; the system's for temporary files by default"),
@@ -40,6 +48,7 @@ class TableSettings:
     """Options, checked and read."""
 
     compact: bool
+    compression: Compression | None
     memory_limit: int | None
     spill_path: Path
     retention: timedelta | None
@@ -56,8 +65,10 @@ class TableSettings:
         history_max = options.integer("history.max")
         if history_max is not None and history_max < history:
             raise OptionError.value("history.max", str(history_max), expected=f"at least history, which is {history}")
+        compact = (options.text("table_model") or "").lower() == "compact"
         return cls(
-            compact=(options.text("table_model") or "").lower() == "compact",
+            compact=compact,
+            compression=_compression((options.text("compression") or "none").lower(), schema, compact=compact),
             memory_limit=_limit(options.text("memory.limit")),
             spill_path=Path(options.text("spill.path") or tempfile.gettempdir()),
             retention=min(ages, default=None),
@@ -83,10 +94,18 @@ class TableSettings:
         if self.memory_limit is not None:
             largest = min(largest, self.memory_limit // _PARTS_OF_LIMIT)
         return Form(
-            chunks=ChunkPolicy(_PACKED_ROWS if self.compact else None, largest),
+            chunks=ChunkPolicy(_PACKED_ROWS if self.compact else None, largest, self.compression),
             hashed_keys=self.compact or self.memory_limit is not None,
             timed=self.retention is not None,
         )
+
+
+def _compression(codec: str, schema: Schema, *, compact: bool) -> Compression | None:
+    if codec == "none":
+        return None
+    if not compact:
+        raise OptionError.value("compression", codec, expected="none, unless table_model is compact")
+    return Compression(codec, frozenset(schema.key))
 
 
 def _limit(text: str | None) -> int | None:

@@ -314,10 +314,9 @@ class Stage:
 
 def _last_of_each(rows: pa.Table, keys: list[Hashable]) -> tuple[pa.Table, list[Hashable]]:
     """The last row of every key."""
-    last = dict(zip(keys, range(len(keys)), strict=True))
-    if len(last) == len(keys):
+    if len(set(keys)) == len(keys):
         return rows, keys
-    kept = sorted(last.values())
+    kept = sorted(dict(zip(keys, range(len(keys)), strict=True)).values())
     return rows.take(pa.array(kept)), [keys[row] for row in kept]
 
 

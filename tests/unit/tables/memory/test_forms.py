@@ -32,6 +32,8 @@ FORMS = {
     "compact": {"table_model": "compact"},
     "spilled": {"memory.limit": "1"},
     "both": {"table_model": "compact", "memory.limit": "1"},
+    "compressed": {"table_model": "compact", "compression": "zstd"},
+    "all": {"table_model": "compact", "compression": "lz4", "memory.limit": "1"},
 }
 
 
@@ -45,6 +47,8 @@ def tiny() -> Iterator[None]:
 
 def _make_tiny(patched: pytest.MonkeyPatch) -> None:
     patched.setattr("velostream.tables.memory.settings._PACKED_ROWS", 3)
+    patched.setattr("velostream.tables.memory.compressed._WORTH_IT", 1000.0)
+    patched.setattr("velostream.tables.memory.compressed._MOST_DECODED_BYTES", 1)
     patched.setattr("velostream.tables.memory.index._FEWEST_HASHED", 2)
     patched.setattr("velostream.tables.memory.index._MOST_RECENT", 3)
     patched.setattr("velostream.tables.memory.generation._WORTH_HASHING", 2)
@@ -348,3 +352,30 @@ def test_a_spill_path_is_where_files_go(sequence, tmp_path, monkeypatch):
     sequence.create_table("t", name="t", schema=PEOPLE, options=options).commit(write(Mode.APPEND, (1, "a")))
     assert seen == [folder]
     assert folder.is_dir()
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_chunks_take_less_and_keep_little_decoded(sequence, monkeypatch, codec):
+    monkeypatch.setattr("velostream.tables.memory.settings._PACKED_ROWS", 1000)
+    monkeypatch.setattr("velostream.tables.memory.compressed._MOST_DECODED_BYTES", 300_000)
+    rows = wide_rows(0, 5000)
+    packed, compressed = (
+        sequence.create_table(name, name=name, schema=PEOPLE, options={"table_model": "compact", "compression": name})
+        for name in ("none", codec)
+    )
+    for table in (packed, compressed):
+        table.commit(Write(Mode.APPEND, rows))
+    before = compressed.stats()["bytes"]
+    assert before < packed.stats()["bytes"] / 2
+    assert content(compressed.snapshot().scan()) == content(rows)
+    for key in (0, 4999, 17, 2500, 18):
+        assert compressed.get(key)["name"] == f"{key:08}" * 32
+    assert compressed.stats()["bytes"] <= before + 300_000
+
+
+def test_only_a_compact_table_is_compressed(sequence):
+    with pytest.raises(OptionError, match="compression") as caught:
+        sequence.create_table("t", name="t", schema=PEOPLE, options={"compression": "lz4"})
+    assert caught.value.code == "invalid-option-value"
+    with pytest.raises(OptionError):
+        sequence.create_table("t", name="t", schema=PEOPLE, options={"table_model": "compact", "compression": "gzip"})
