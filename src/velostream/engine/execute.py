@@ -202,7 +202,8 @@ class Executor:
             text=inner.text,
             continuous=not isinstance(inner, st.Select),
         )
-        return Result.rows(["property", "value"], explain_rows(plan, extended=statement.extended))
+        rows = [*explain_rows(plan, extended=statement.extended), *self._puller.pushed_down(plan)]
+        return Result.rows(["property", "value"], rows)
 
     def _validate(self, statement: st.Validate) -> Result:
         lens = self._launcher.binder.lens(options=getattr(statement.statement, "options", ()))

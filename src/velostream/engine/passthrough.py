@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.errors import Category, QueryError
+from velostream.engine.grouping import average_of, columns_read, grouped, grouping_of, results, sum_of
 from velostream.model.types import render_type
-from velostream.sql.coercion import integer_range, is_atomic, is_float, is_integer
-from velostream.sql.constants import EXACT, CastError, fit_decimal
+from velostream.sql.coercion import is_atomic, is_float, is_integer
+from velostream.sql.constants import EXACT
 from velostream.sql.lower import NotLowerable
 from velostream.sql.plan import AggregateFunction, Item, Order, PassthroughPlan
 from velostream.tables.base import Snapshot
 
-_SUM_DIGITS, _AVERAGE_DIGITS = 10, 4
-"""How many digits Spark adds to a decimal's own for a sum, and for an average (there also after the point)."""
 _MAX_DIGITS = 38
 _LOW_WORD = (1 << 32) - 1
 
@@ -29,8 +28,8 @@ def answer(plan: PassthroughPlan, snapshot: Snapshot) -> pa.Table:
 
     Raises `NotLowerable` for an item the table can't answer as Spark would, and `QueryError` when a sum overflows.
     """
-    if any(item.function is not None for item in plan.items):
-        found = _aggregate(plan, snapshot)
+    if plan.grouped:
+        found = _grouped(plan, snapshot)
     else:
         wanted = dict.fromkeys([str(item.column) for item in plan.items] + [order.column for order in plan.order])
         rows = snapshot.scan(plan.condition, list(wanted))
@@ -67,6 +66,20 @@ def sorted_rows(rows: pa.Table, orders: Sequence[Order]) -> pa.Table:
             column = pc.if_else(is_nan, pa.scalar(0.0, column.type), column)
         add(column, descending=order.descending)
     return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions))
+
+
+def _grouped(plan: PassthroughPlan, snapshot: Snapshot) -> pa.Table:
+    grouping = grouping_of(plan, snapshot.schema)
+    groups = None if grouping is None else snapshot.group(grouping)
+    if not plan.groups and groups is None:
+        return _aggregate(plan, snapshot)
+    if grouping is None:
+        raise NotLowerable("sums of different values of a group")
+    if groups is None:
+        rows = snapshot.scan(grouping.condition, columns_read(grouping))
+        groups = grouped(rows, grouping, snapshot.schema)
+    orders = [replace(order, column=f"g{plan.groups.index(order.column)}") for order in plan.order]
+    return results(plan.items, grouping, sorted_rows(groups, orders), snapshot.schema)
 
 
 def _aggregate(plan: PassthroughPlan, snapshot: Snapshot) -> pa.Table:
@@ -117,17 +130,8 @@ def _distinct(column: pa.Array) -> pa.Array:
 
 def _sum(column: pa.Array, name: str) -> pa.Scalar:
     type_ = column.type
-    if pa.types.is_decimal(type_):
-        target = pa.decimal128(min(_MAX_DIGITS, type_.precision + _SUM_DIGITS), type_.scale)
-        return _fitted(_decimal_total(column), target, name) if len(column) else pa.scalar(None, target)
-    if is_integer(type_):
-        if not len(column):
-            return pa.scalar(None, pa.int64())
-        total = _integer_total(column)
-        low, high = integer_range(pa.int64())
-        if not low <= total <= high:
-            raise _overflow(name, pa.int64())
-        return pa.scalar(total, pa.int64())
+    if pa.types.is_decimal(type_) or is_integer(type_):
+        return sum_of(_total(column), type_, name)
     if is_float(type_):
         return pc.sum(column.cast(pa.float64()), min_count=1)
     raise NotLowerable(f"Spark sums {render_type(type_)}")
@@ -135,18 +139,19 @@ def _sum(column: pa.Array, name: str) -> pa.Scalar:
 
 def _average(column: pa.Array, name: str) -> pa.Scalar:
     type_ = column.type
-    if pa.types.is_decimal(type_):
-        digits, scale = type_.precision + _AVERAGE_DIGITS, type_.scale + _AVERAGE_DIGITS
-        target = pa.decimal128(min(_MAX_DIGITS, digits), min(_MAX_DIGITS, scale))
-        if not len(column):
-            return pa.scalar(None, target)
-        return _fitted(EXACT.divide(_decimal_total(column), Decimal(len(column))), target, name)
-    if not (is_integer(type_) or is_float(type_)):
-        raise NotLowerable(f"Spark averages {render_type(type_)}")
+    if pa.types.is_decimal(type_) or is_integer(type_):
+        return average_of(_total(column), len(column), type_, name)
+    if is_float(type_):
+        total = pc.sum(column.cast(pa.float64()), min_count=1).as_py()
+        return pa.scalar(None if total is None else total / len(column), pa.float64())
+    raise NotLowerable(f"Spark averages {render_type(type_)}")
+
+
+def _total(column: pa.Array) -> int | Decimal | None:
+    """The exact sum; None of no values."""
     if not len(column):
-        return pa.scalar(None, pa.float64())
-    total = _integer_total(column) if is_integer(type_) else pc.sum(column.cast(pa.float64())).as_py()
-    return pa.scalar(total / len(column), pa.float64())
+        return None
+    return _decimal_total(column) if pa.types.is_decimal(column.type) else _integer_total(column)
 
 
 def _integer_total(column: pa.Array) -> int:
@@ -166,13 +171,6 @@ def _decimal_total(column: pa.Array) -> Decimal:
     return total
 
 
-def _fitted(value: Decimal, target: pa.DataType, name: str) -> pa.Scalar:
-    try:
-        return pa.scalar(fit_decimal(value, target), target)
-    except CastError as error:
-        raise _overflow(name, target) from error
-
-
 def _extreme(column: pa.Array, function: AggregateFunction) -> pa.Scalar:
     if not is_atomic(column.type):
         raise NotLowerable(f"Spark orders {render_type(column.type)}")
@@ -184,11 +182,3 @@ def _extreme(column: pa.Array, function: AggregateFunction) -> pa.Scalar:
         column = numbers
     found: Any = pc.max(column) if largest else pc.min(column)
     return found
-
-
-def _overflow(column: str, type_: pa.DataType) -> QueryError:
-    return QueryError(
-        f'aggregate of column "{column}" is out of the range of {render_type(type_)}',
-        code="overflow",
-        category=Category.DATA,
-    )

@@ -11,6 +11,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.grouping import grouping_of
 from velostream.engine.launch import gate_policy
 from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.views import ViewRunner
@@ -19,7 +20,7 @@ from velostream.engine.passthrough import answer
 from velostream.engine.reading import read_range
 from velostream.engine.relations import Reader, arrow_result, run_sql
 from velostream.engine.status import State
-from velostream.errors import NotExecutableError, NotFoundError
+from velostream.errors import NotExecutableError, NotFoundError, StoreError
 from velostream.sql import statements as st
 from velostream.sql.lower import NotLowerable
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
@@ -70,6 +71,27 @@ class Puller:
             with suppress(NotLowerable, CannotCompile):
                 return answer(plan.passthrough, snapshot)
         return self.bound_rows(self._launcher.binder.bind_plan(plan, lens), transaction=transaction)
+
+    def pushed_down(self, plan: QueryPlan) -> list[tuple[str, str]]:
+        """For EXPLAIN: what of a SELECT the store of its table works out itself."""
+        passthrough = plan.passthrough
+        entry = None if passthrough is None else self._entry(passthrough.table)
+        if passthrough is None or entry is None or entry.store == MEMORY:
+            return []
+        table = self._context.table_of(entry)
+        told = []
+        try:
+            if passthrough.condition is not None:
+                left = table.compile_condition(passthrough.condition).remainder
+                by = table.kind if left is None else f"us, of the rows that {table.kind} finds by the rest of it"
+                told.append(("condition", f"evaluated by {by}" if left != passthrough.condition else "evaluated by us"))
+            if passthrough.grouped:
+                grouping = grouping_of(passthrough, table.schema)
+                asked = None if grouping is None else table.compile_grouping(grouping)
+                told.append(("groups", "computed by us" if asked is None else f"computed by {table.kind}: {asked}"))
+        except (StoreError, CannotCompile) as error:
+            told.append(("pushed down", f"not known: {error}"))
+        return told
 
     def bound_rows(
         self,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.directory import StateDirectory
     from velostream.model.expression import Expression
+    from velostream.model.grouping import Grouping
     from velostream.tables.memory.sequence import Part
 
 T = TypeVar("T")
@@ -161,6 +162,9 @@ class StoreTable(Table):
 
     def compile_condition(self, condition: Expression) -> CompiledCondition:
         return self._ask(lambda table: table.compile_condition(condition))
+
+    def compile_grouping(self, grouping: Grouping) -> str | None:
+        return self._ask(lambda table: table.compile_grouping(grouping))
 
     def create_index(self, columns: Sequence[str]) -> None:
         self._ask(lambda table: table.create_index(columns))

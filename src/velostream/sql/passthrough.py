@@ -8,7 +8,7 @@ from sqlglot import exp
 from velostream.errors import SqlError
 from velostream.model.expression import Call, ColumnRef, Expression, Literal, conjuncts
 from velostream.model.schema import Schema
-from velostream.sql.grouping import bare_item
+from velostream.sql.grouping import bare_item, group_expressions, grouping_construct
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.naming import identifier, output_name
 from velostream.sql.outputs import expand_star
@@ -24,7 +24,8 @@ _FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
     exp.Min: AggregateFunction.MIN,
     exp.Max: AggregateFunction.MAX,
 }
-_PLAIN_CLAUSES = ("kind", "expressions", "from_", "where", "order", "limit", "offset")
+_SUMMED = (AggregateFunction.SUM, AggregateFunction.AVG)
+_PLAIN_CLAUSES = ("kind", "expressions", "from_", "where", "group", "order", "limit", "offset")
 
 
 class _NotPlain(Exception):  # noqa: N818 - not an error: Spark runs the query
@@ -57,20 +58,41 @@ class _Reader:
 
     def plan(self) -> PassthroughPlan:
         items = tuple(item for expression in self.select.expressions for item in self._items(expression))
-        functions = [item.function is not None for item in items]
-        clauses = [clause for clause in ("order", "limit", "offset") if self.select.args.get(clause)]
-        if (any(functions) and not all(functions)) or (any(functions) and clauses):
-            raise _NotPlain
+        groups = self._groups(items)
         condition = self._condition()
         return PassthroughPlan(
             table=self.relation.name,
             items=items,
             condition=condition,
-            order=self._order(items),
+            order=self._order(items, groups),
             limit=self._number("limit"),
             offset=self._number("offset") or 0,
             access=access_path(self.relation, condition),
+            groups=groups,
         )
+
+    def _groups(self, items: tuple[Item, ...]) -> tuple[str, ...]:
+        """The columns of GROUP BY."""
+        if not self.select.args.get("group"):
+            functions = [item.function is not None for item in items]
+            clauses = [clause for clause in ("order", "limit", "offset") if self.select.args.get(clause)]
+            if any(functions) and (clauses or not all(functions)):
+                raise _NotPlain
+            return ()
+        if grouping_construct(self.select) is not None:
+            raise _NotPlain
+        groups = tuple(dict.fromkeys(map(self._column, group_expressions(self.select, self.frame))))
+        columns = {item.column for item in items if item.function is None}
+        # Sums of floats depend on the order of the rows, DISTINCT of a sum on more than a group's sum.
+        inexact = [item for item in items if item.function in _SUMMED and not self._is_summed_exactly(item)]
+        if not groups or not columns <= set(groups) or inexact:
+            raise _NotPlain
+        if not all(_is_ordered(self.schema.column(name).type) for name in groups):
+            raise _NotPlain
+        return groups
+
+    def _is_summed_exactly(self, item: Item) -> bool:
+        return not item.distinct and not pa.types.is_floating(self.schema.column(str(item.column)).type)
 
     def _items(self, expression: exp.Expr) -> list[Item]:
         if expression.is_star:
@@ -120,14 +142,14 @@ class _Reader:
         except SqlError as error:
             raise _NotPlain from error
 
-    def _order(self, items: tuple[Item, ...]) -> tuple[Order, ...]:
+    def _order(self, items: tuple[Item, ...], groups: tuple[str, ...]) -> tuple[Order, ...]:
         order = self.select.args.get("order")
         found: list[Order] = []
         for part in order.expressions if order is not None else ():
             if not isinstance(part, exp.Ordered) or part.args.get("with_fill"):
                 raise _NotPlain
             column = self._ordered_column(without_parentheses(part.this), items)
-            if not _is_ordered(self.schema.column(column).type):
+            if not _is_ordered(self.schema.column(column).type) or (groups and column not in groups):
                 raise _NotPlain
             descending = bool(part.args.get("desc"))
             found.append(Order(column, descending, bool(part.args.get("nulls_first"))))
@@ -137,10 +159,10 @@ class _Reader:
         column: str | None = None
         if isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit():
             ordinal = int(str(node.this))
-            column = items[ordinal - 1].column if 1 <= ordinal <= len(items) else None
+            column = _selected_column(items[ordinal - 1]) if 1 <= ordinal <= len(items) else None
         elif isinstance(node, exp.Column) and origin_of(node) is None and not node.table:
             named = [item for item in items if item.name.lower() == str(node.name).lower()]
-            column = named[0].column if len(named) == 1 else None
+            column = _selected_column(named[0]) if len(named) == 1 else None
         elif isinstance(node, exp.Column):
             column = self._column(node)
         if column is None:
@@ -155,6 +177,10 @@ class _Reader:
         if not isinstance(value, exp.Literal) or value.is_string or not str(value.this).isdigit():
             raise _NotPlain
         return int(str(value.this))
+
+
+def _selected_column(item: Item) -> str | None:
+    return item.column if item.function is None else None
 
 
 def access_path(relation: Relation, condition: Expression | None) -> str:

@@ -88,10 +88,10 @@ class Input:
     """Merged options of the source: URI and FROM … WITH over the statement's."""
     version: int | datetime | None = None
     """The state of the table to read, by VERSION AS OF or TIMESTAMP AS OF; None: the newest."""
-
-
     part: QueryPlan | None = None
     """How it is kept up to date, where it is a part of the query itself: a view that nobody else sees."""
+
+
 @dataclass(frozen=True)
 class KeyPair:
     """An equality of a join: an expression over the driving rows, and a column of the table."""
@@ -411,7 +411,10 @@ class QueryPlan:
 
 @dataclass(frozen=True)
 class Item:
-    """One output of a passthrough SELECT: a column, or an aggregate of a column (None: COUNT(*))."""
+    """One output of a passthrough SELECT: a column, or an aggregate of a column (None: COUNT(*)).
+
+    In a grouped SELECT the columns are of those that rows are grouped by.
+    """
 
     name: str
     column: str | None
@@ -431,3 +434,10 @@ class PassthroughPlan:
     offset: int = 0
     access: str = "scan"
     """`key`, `index` or `scan`."""
+    groups: tuple[str, ...] = ()
+    """Columns that rows are grouped by."""
+
+    @property
+    def grouped(self) -> bool:
+        """Whether there is one row for each group, or one for all rows, rather than one for each."""
+        return bool(self.groups) or any(item.function is not None for item in self.items)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from velostream.errors import UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
+from velostream.model.grouping import Grouping
 from velostream.model.options import Option
 from velostream.model.schema import Schema
 
@@ -164,6 +165,13 @@ class Snapshot(ABC):
     @abstractmethod
     def count(self, condition: Expression | None = None) -> int: ...
 
+    def group(self, grouping: Grouping) -> pa.Table | None:
+        """A row for each group, with the columns of `Grouping.answer_schema`, in any order; worked out by the store.
+
+        None where the store might answer otherwise than Spark, or can't: the rows have to be read and grouped then.
+        """
+        return None
+
     def find(self, condition: Expression) -> Rows | None:
         """The rows of `scan`, each read when it is asked for; None from a kind that reads them all at once."""
         return None
@@ -285,6 +293,10 @@ class Table(ABC):
     @abstractmethod
     def compile_condition(self, condition: Expression) -> CompiledCondition:
         """Turn a condition into what this store runs, once; cached by the kind."""
+
+    def compile_grouping(self, grouping: Grouping) -> str | None:
+        """What the store runs for `Snapshot.group`, to be shown; None where it isn't asked."""
+        return None
 
     def create_index(self, columns: Sequence[str]) -> None:
         """Make rows with given values of these columns quick to find, from now on; one that is there is no error.

@@ -247,6 +247,11 @@ class MysqlDialect(ServerDialect):
             values = [_never_null(column, value) for value in values]
         return super().equality_condition(layout, column, left, values)
 
+    def group_term(self, column: StoredColumn, name: str) -> str | None:
+        term = super().group_term(column, name)
+        # Of long values the server groups by the first bytes alone (max_sort_length).
+        return f"SHA2({term}, 256)" if term is not None and codec_of(column).long else term
+
     def upsert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> int | None:
         if not layout.made:
             # Another unique index of the user's, or a collation, may call a row a duplicate that isn't of the key.

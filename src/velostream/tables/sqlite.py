@@ -10,8 +10,9 @@ import uuid
 import weakref
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ _DIGITS_OF_DOUBLE = 15
 _PREPARED_STATEMENTS = 512
 _FILE = "table.sqlite"
 _BINARY = "{} COLLATE BINARY"
+_LOW_WORD = (1 << 32) - 1
 _ROW_NUMBERS = ("rowid", "_rowid_", "oid")
 """Names of SQLite's own number of a row; a column of that name hides one."""
 
@@ -245,6 +247,16 @@ class SqliteDialect(Dialect):
         if layout.made and column in layout.key:
             left = _never_null(column, self.quote(column.stored_name))
         return super().equality_condition(layout, column, left, values)
+
+    def sum_expression(self, layout: Layout, column: StoredColumn, name: str) -> str | None:
+        """In two halves of 32 bits: a sum beyond 64 is an error here. A user's column may hold what is no integer."""
+        if not layout.made or not pa.types.is_integer(column.codec.type):
+            return None
+        return f"SUM({name} >> 32) || ' ' || SUM({name} & {_LOW_WORD})"
+
+    def exact_sum(self, value: Any) -> Decimal:
+        high, low = map(int, value.split())
+        return Decimal((high << 32) + low)
 
     def upsert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> int | None:
         names = [self.quote(column.stored_name) for column in layout.columns]

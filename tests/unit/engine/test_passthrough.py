@@ -182,3 +182,40 @@ def test_a_column_may_be_selected_twice_and_renamed(ask):  # B30
 def test_the_condition_filters_and_orders_by_what_is_not_selected(ask):
     found = ask("INT", [3, 1, 2, None], Item("n", "n"), where="x >= 2", order=(Order("x"),))
     assert found.column(0).to_pylist() == [2, 0]
+
+
+def groups(ask, type_, values, *functions):
+    items = [Item("n", "n"), *(Item(str(function), "x", function) for function in functions)]
+    return ask(type_, values, *items, groups=("n",), order=(Order("n", descending=True),), limit=2)
+
+
+def test_groups_have_sparks_types_and_an_order(ask):
+    found = groups(ask, "DECIMAL(10,2)", [Decimal("1.50"), None, Decimal("2.25")], COUNT, SUM, AVG, MIN)
+    assert found.schema.types == [
+        pa.int32(),
+        pa.int64(),
+        pa.decimal128(20, 2),
+        pa.decimal128(14, 6),
+        pa.decimal128(10, 2),
+    ]
+    assert list(map(tuple, map(dict.values, found.to_pylist()))) == [
+        (2, 1, Decimal("2.25"), Decimal("2.250000"), Decimal("2.25")),
+        (1, 0, None, None, None),
+    ]
+    assert groups(ask, "BIGINT", [7], SUM, AVG).to_pylist() == [{"n": 0, "sum": 7, "avg": 7.0}]
+
+
+def test_a_group_may_be_of_nulls_and_there_is_none_without_rows(ask):
+    items = (Item("x", "x"), Item("rows", None, COUNT), Item("different", "n", COUNT, distinct=True))
+    found = ask("STRING", ["a", None, None, "a", ""], *items, groups=("x",), order=(Order("x"),))
+    assert list(map(tuple, map(dict.values, found.to_pylist()))) == [(None, 2, 2), ("", 1, 1), ("a", 2, 2)]
+    assert ask("STRING", [], *items, groups=("x",)).num_rows == 0
+
+
+def test_the_sum_of_a_group_may_overflow(ask):
+    items = (Item("s", "x", SUM),)
+    with pytest.raises(QueryError, match="out of the range of BIGINT"):
+        ask("BIGINT", [2**62, 2**62], *items, where="n >= 0", groups=("x",))
+    wide = [Decimal("9" * 38)] * 2
+    with pytest.raises(QueryError, match="out of the range"):
+        ask("DECIMAL(38,0)", wide, *items, groups=("x",))

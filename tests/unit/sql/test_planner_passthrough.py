@@ -49,6 +49,16 @@ def test_aggregates_have_sparks_names(passthrough):
     )
 
 
+def test_groups_are_columns_by_any_of_their_names(passthrough):
+    found = passthrough("SELECT u.name AS who, max(id) FROM users u WHERE id > 1 GROUP BY who ORDER BY 1 DESC LIMIT 3")
+    assert found.groups == ("name",)
+    assert found.items == (Item("who", "name"), Item("max(id)", "id", AggregateFunction.MAX))
+    assert found.order == (Order("name", descending=True, nulls_first=False),)
+    assert (found.limit, found.condition is None) == (3, False)
+    assert passthrough("SELECT count(*) AS n FROM stock GROUP BY shop, sku").groups == ("shop", "sku")
+    assert passthrough("SELECT sku, shop, count(*) AS n FROM stock GROUP BY ALL").groups == ("sku", "shop")
+
+
 @pytest.mark.parametrize(
     ("condition", "access"),
     [
@@ -81,8 +91,16 @@ def test_nulls_are_ordered_as_spark_orders_them(passthrough):
     [
         "SELECT a + 1 AS x FROM bag",
         "SELECT DISTINCT a FROM bag",
-        "SELECT a, count(*) AS n FROM bag GROUP BY a",
-        "SELECT b, max(a) FROM bag GROUP BY b",
+        "SELECT a + 1 AS x, count(*) AS n FROM bag GROUP BY a + 1",
+        "SELECT a, count(*) + 1 AS n FROM bag GROUP BY a",
+        "SELECT a, count(*) AS n FROM bag GROUP BY a HAVING count(*) > 1",
+        "SELECT a, count(*) AS n FROM bag GROUP BY a ORDER BY n",
+        "SELECT a, count(a) AS n FROM bag GROUP BY a ORDER BY 2",
+        "SELECT a, count(*) AS n FROM bag GROUP BY ROLLUP (a)",
+        "SELECT score, count(*) AS n FROM users GROUP BY score",
+        "SELECT tags, count(*) AS n FROM users GROUP BY tags",
+        "SELECT name, sum(score) AS s FROM users GROUP BY name",
+        "SELECT name, sum(DISTINCT id) AS s FROM users GROUP BY name",
         "SELECT count(*) FROM bag HAVING count(*) > 1",
         "SELECT count(*) + 1 AS n FROM bag",
         "SELECT count(a, b) FROM bag",

@@ -27,6 +27,7 @@ import pyarrow as pa
 from velostream.errors import OptionError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
+from velostream.model.grouping import Grouping
 from velostream.model.options import Option, Options, OptionType
 from velostream.tables.base import CompiledCondition, KeyValue, Row, Snapshot, Table, TableSpec, TableWrites
 from velostream.tables.cache.options import CacheLimits
@@ -128,6 +129,9 @@ class CachedTable(Table):
 
     def compile_condition(self, condition: Expression) -> CompiledCondition:
         return self.behind.compile_condition(condition)
+
+    def compile_grouping(self, grouping: Grouping) -> str | None:
+        return self.behind.compile_grouping(grouping)
 
     def create_index(self, columns: Sequence[str]) -> None:
         self.behind.create_index(columns)
@@ -294,6 +298,9 @@ class _CachedSnapshot(Snapshot):
 
     def count(self, condition: Expression | None = None) -> int:
         return self._behind.count(condition)
+
+    def group(self, grouping: Grouping) -> pa.Table | None:
+        return self._behind.group(grouping)
 
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
         return self._behind.batches(size, offset)

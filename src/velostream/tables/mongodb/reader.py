@@ -55,9 +55,12 @@ class Reader:
             cursor.close()
 
     def count(self, filter_: Document) -> int:
-        pipeline = [{"$match": filter_}, {"$count": "rows"}]
-        counted = self._run({"aggregate": self.collection, "pipeline": pipeline, "cursor": {}})
+        counted = self.aggregate([{"$match": filter_}, {"$count": "rows"}])
         return int(counted[0]["rows"]) if counted else 0
+
+    def aggregate(self, stages: Sequence[Document]) -> list[Document]:
+        """What an aggregation pipeline gives."""
+        return self._run({"aggregate": self.collection, "pipeline": list(stages), "cursor": {}, "allowDiskUse": True})
 
     def rows(
         self, filter_: Document, columns: Sequence[str] | None = None, *, skip: int = 0, limit: int = 0

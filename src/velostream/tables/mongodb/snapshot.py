@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from velostream.errors import StoreError, TableError
 from velostream.model.expression import Expression
+from velostream.model.grouping import Grouping
 from velostream.tables.mongodb.client import is_snapshot_gone
 from velostream.tables.mongodb.condition import MongodbCondition
+from velostream.tables.mongodb.grouping import compile_grouping
 from velostream.tables.mongodb.reader import Reader
 from velostream.tables.reads import StoreSnapshot
 
@@ -45,6 +47,13 @@ class MongodbSnapshot(StoreSnapshot):
         if plan.rest is None:
             return self._read(lambda: self._reader.count(plan.filter))
         return int(self._matching(plan, []).num_rows)
+
+    def group(self, grouping: Grouping) -> pa.Table | None:
+        condition = None if grouping.condition is None else self._compile(grouping.condition)
+        pipeline = compile_grouping(grouping, condition, layout=self._reader.layout)
+        if pipeline is None:
+            return None
+        return pipeline.decoded(self._read(lambda: self._reader.aggregate(pipeline.stages)))
 
     def batches(self, size: int, offset: int = 0) -> Iterator[pa.RecordBatch]:
         pages = self._reader.pages(self.schema.names, size=size, skip=offset)

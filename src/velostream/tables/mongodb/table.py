@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 from velostream.errors import StoreError, TableError, UnsupportedError
 from velostream.model.change import Epoch, Write
 from velostream.model.expression import Expression
+from velostream.model.grouping import Grouping
 from velostream.model.options import Option, Options
 from velostream.tables.base import Table, TableCapabilities, TableSpec, TableWrites
 from velostream.tables.change_log import Changes, net_changes
@@ -25,6 +26,7 @@ from velostream.tables.documents import (
 )
 from velostream.tables.mongodb.client import KIND, Connection
 from velostream.tables.mongodb.condition import MongodbCondition, compile_filter
+from velostream.tables.mongodb.grouping import compile_grouping
 from velostream.tables.mongodb.metadata import TABLES, Metadata, TableState
 from velostream.tables.mongodb.opening import Opening
 from velostream.tables.mongodb.reader import Reader
@@ -104,6 +106,11 @@ class MongodbTable(DocumentTable):
 
     def compile_condition(self, condition: Expression) -> MongodbCondition:
         return self._compiled(condition)
+
+    def compile_grouping(self, grouping: Grouping) -> str | None:
+        condition = None if grouping.condition is None else self._compiled(grouping.condition)
+        pipeline = compile_grouping(grouping, condition, layout=self._layout)
+        return None if pipeline is None else str(list(pipeline.stages))
 
     def create_index(self, columns: Sequence[str]) -> None:
         self._refuse_if_read_only("indexes")

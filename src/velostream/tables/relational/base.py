@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 from velostream.errors import NotFoundError, TableError, UnsupportedError
 from velostream.model.change import ChangeBatch, Epoch, Write
 from velostream.model.expression import Expression
+from velostream.model.grouping import Grouping
 from velostream.model.options import Option, Options, OptionType
 from velostream.tables.base import KeyValue, Origin, Row, Table, TableCapabilities, TableSpec, TableWrites
 from velostream.tables.change_log import net_changes
@@ -143,6 +144,10 @@ class RelationalTable(StoredTable):
     def compile_condition(self, condition: Expression) -> RelationalCondition:
         """Raises `CannotCompile` for what only Spark evaluates as Spark does."""
         return self._reader.conditions.compile(condition)
+
+    def compile_grouping(self, grouping: Grouping) -> str | None:
+        statement = self._reader.grouping(grouping)
+        return None if statement is None else statement.text
 
     def create_index(self, columns: Sequence[str]) -> None:
         self._refuse_if_read_only("indexes")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from itertools import chain
 from typing import Any, ClassVar, Protocol
@@ -225,6 +226,25 @@ class Dialect(ABC):
         A row for which it is unknown may count as false, so a store may use the index of a key that holds NULLs.
         """
         return f"{left} = {values[0]}" if len(values) == 1 else f"{left} IN ({', '.join(values)})"
+
+    def group_term(self, column: StoredColumn, name: str) -> str | None:
+        """What equal values of a column have in common and different ones don't, NULL being equal to NULL.
+
+        None where the store can't be trusted to tell; floats are never asked for.
+        """
+        if pa.types.is_floating(column.codec.type) or column.codec.equality is None:
+            return None
+        return column.codec.equality.format(name)
+
+    def sum_expression(self, layout: Layout, column: StoredColumn, name: str) -> str | None:
+        """The exact sum of a column of integers or decimals over a group; None where it might be rounded."""
+        return None
+
+    def exact_sum(self, value: Any) -> Decimal:
+        """What the driver gives for a `sum_expression`; an error of Python's for what is no exact number."""
+        if isinstance(value, float):
+            raise TypeError(f"{value!r} may be rounded")
+        return Decimal(value)
 
     def insert(self, connection: DriverConnection, layout: Layout, rows: pa.Table) -> None:
         """Add rows, by the fastest way the store has. The rows have the schema's columns."""

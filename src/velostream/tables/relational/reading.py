@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from velostream.errors import TableError
 from velostream.model.expression import Expression
+from velostream.model.grouping import Grouping
 from velostream.model.types import render_type
 from velostream.tables.difference import Present
 from velostream.tables.memory.compare import hashable_rows
@@ -21,6 +22,7 @@ from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.keys import as_array
 from velostream.tables.relational.condition import ConditionCompiler, RelationalCondition
 from velostream.tables.relational.dialect import ROWS_FETCHED_AT_ONCE, Dialect, DriverConnection
+from velostream.tables.relational.grouping import GroupingStatement, compile_grouping
 from velostream.tables.relational.layout import Layout, StoredColumn
 
 _ROWS_AT_ONCE = 10_000
@@ -125,6 +127,15 @@ class Reader:
             connection, f"SELECT COUNT(*) FROM {self.layout.quoted}{where}", compiled.parameters
         )
         return found
+
+    def grouping(self, grouping: Grouping) -> GroupingStatement | None:
+        """What the store is asked for a grouping; None when it can't be trusted with it."""
+        condition = self.conditions.compile(grouping.condition)
+        return compile_grouping(grouping, condition, dialect=self.dialect, layout=self.layout)
+
+    def group(self, connection: DriverConnection, statement: GroupingStatement) -> pa.Table | None:
+        rows = self.dialect.rows(connection, statement.text, statement.parameters)
+        return statement.decoded(rows)
 
     def compares(self, names: Sequence[str]) -> bool:
         """Whether the store can be trusted to find rows by values of these columns alone."""

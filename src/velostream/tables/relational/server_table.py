@@ -12,6 +12,7 @@ from velostream.tables.base import KeyValue, Row, TableSpec
 from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable, pool_settings
 from velostream.tables.relational.database import Database
 from velostream.tables.relational.dialect import Dialect, DriverConnection
+from velostream.tables.relational.layout import Layout, StoredColumn
 from velostream.tables.relational.opening import Opened
 from velostream.tables.relational.reading import Reader
 from velostream.tables.relational.snapshot import RelationalSnapshot
@@ -34,6 +35,10 @@ class ServerDialect(Dialect):
     @property
     def connection_arguments(self) -> object:
         return self._address.password, self._settings
+
+    def sum_expression(self, layout: Layout, column: StoredColumn, name: str) -> str | None:
+        # Servers sum integers and decimals as decimals with room to spare. What they order otherwise is no number.
+        return f"SUM({name})" if column.codec.order == "{}" else None
 
     def alive(self, connection: DriverConnection) -> bool:
         self.run(connection, "SELECT 1")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from velostream.model.expression import Expression
+from velostream.model.grouping import Grouping
 from velostream.tables.lookups import Wanted
 from velostream.tables.reads import StoreSnapshot
 from velostream.tables.relational.database import Database
@@ -47,6 +48,12 @@ class RelationalSnapshot(StoreSnapshot):
 
     def count(self, condition: Expression | None = None) -> int:
         return self._database.read(lambda connection: self._reader.count(connection, condition))
+
+    def group(self, grouping: Grouping) -> pa.Table | None:
+        statement = self._reader.grouping(grouping)
+        if statement is None:
+            return None
+        return self._database.read(lambda connection: self._reader.group(connection, statement))
 
     def _find(self, values: pa.Table, columns: Sequence[str]) -> Found:
         # Many values may take more than one statement.

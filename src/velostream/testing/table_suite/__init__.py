@@ -16,6 +16,7 @@ from velostream.testing.table_suite.conditions import Conditions
 from velostream.testing.table_suite.crashes import Crashes
 from velostream.testing.table_suite.epochs import Epochs
 from velostream.testing.table_suite.foreign import ForeignWriters
+from velostream.testing.table_suite.groups import Groups
 from velostream.testing.table_suite.lifecycle import Lifecycle
 from velostream.testing.table_suite.programs import Programs
 from velostream.testing.table_suite.reads import Reads
@@ -36,6 +37,7 @@ class TableSuite(
     Reads,
     Versions,
     Conditions,
+    Groups,
     Values,
     ForeignWriters,
     Concurrency,
