@@ -55,6 +55,7 @@ class RegistrySettings:
     """Where schemas are kept that records only name by number."""
 
     url: str
+    """Without a user in it, so that it may be shown."""
     subject: str | None = None
     """The name under which a writer's schema is kept, `<topic>-value` by custom."""
     username: str | None = None

@@ -35,7 +35,6 @@ from velostream.model.schema import Schema
 
 _NEWLINE = b"\n"
 _ONE_BY_ONE = 64
-_LOOKED_AT = 100
 _RejectRecord = Callable[[int, str], None]
 
 
@@ -56,12 +55,13 @@ class LineRecords(RecordFormat):
         data = _joined(self._as_lines(records.drop_null()))
         if not data.strip():
             return None
-        return self._lines.infer([Sample(self._preamble(data), data)])
+        return self._lines.infer([Sample(self._lines.preamble(data, final=True) or Preamble(), data)])
 
     def decode(self, records: pa.Array, schema: Schema, reject: Reject) -> Decoded:
         present = np.flatnonzero(records.is_valid().to_numpy(zero_copy_only=False))
         lines = self._as_lines(records.drop_null() if records.null_count else records)
-        preamble = self._preamble(_joined(lines[:_LOOKED_AT]))
+        # What a record's fields are called must not depend on the records it comes with.
+        preamble = Preamble(names=self.settings.columns or schema.names)
 
         def reject_record(index: int, reason: str) -> None:
             place = int(present[index])
@@ -132,9 +132,6 @@ class LineRecords(RecordFormat):
     def _as_lines(self, records: pa.Array) -> pa.Array:
         """The records in a form in which most of them are a line."""
         return records
-
-    def _preamble(self, data: bytes) -> Preamble:
-        return self._lines.preamble(data, final=True) or Preamble()
 
 
 class JsonRecords(LineRecords):

@@ -6,6 +6,7 @@ A source or sink that reads or writes records adds `RECORD_OPTIONS` to its own, 
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote, urlsplit
 
 from velostream.formats.base import FormatSettings, RegistrySettings, SchemaText
 from velostream.formats.text import check_encoding
@@ -106,9 +107,14 @@ def _registry(options: Options, subject: str | None) -> RegistrySettings | None:
     url = options.text("schema.registry.url")
     if not url:
         return None
+    address = urlsplit(url.rstrip("/"))
     return RegistrySettings(
-        url.rstrip("/"),
+        address._replace(netloc=address.netloc.rpartition("@")[2]).geturl(),
         options.text("schema.registry.subject") or subject,
-        options.text("schema.registry.username"),
-        options.text("schema.registry.password"),
+        options.text("schema.registry.username") or _unquoted(address.username),
+        options.text("schema.registry.password") or _unquoted(address.password),
     )
+
+
+def _unquoted(part: str | None) -> str | None:
+    return None if part is None else unquote(part)

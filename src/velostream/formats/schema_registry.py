@@ -19,6 +19,7 @@ from velostream.errors import Category, SourceError
 from velostream.formats.base import RegistrySettings
 
 _TIMEOUT_SECONDS = 10
+_REFERENCE = ("name", "subject", "version")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -63,7 +64,11 @@ class SchemaRegistry:
         known = self._numbers.get((subject, schema))
         if known is not None:
             return known
-        body = {"schema": schema.text} | ({} if schema.type == "AVRO" else {"schemaType": schema.type})
+        body: dict[str, Any] = {"schema": schema.text}
+        if schema.type != "AVRO":
+            body["schemaType"] = schema.type
+        if schema.references:
+            body["references"] = [dict(zip(_REFERENCE, found, strict=True)) for found in schema.references]
         path = f"subjects/{quote(subject, safe='')}/versions"
         number = int(self._request(path, f'subject "{subject}"', body)["id"])
         self._numbers[(subject, schema)] = number
@@ -94,7 +99,7 @@ class SchemaRegistry:
 
     def _unreachable(self, reason: str) -> SourceError:
         return SourceError(
-            f'schema registry at "{_shown(self._settings.url)}" can\'t be reached',
+            f'schema registry at "{self._settings.url}" can\'t be reached',
             detail=reason,
             hint="check the address in WITH ('schema.registry.url' = …) and that the registry runs",
             code="registry-unreachable",
@@ -106,7 +111,7 @@ class SchemaRegistry:
             reason = str(json.loads(body)["message"])
         except (ValueError, KeyError, TypeError):
             reason = body[:200].decode("utf-8", "replace")
-        where = _shown(self._settings.url)
+        where = self._settings.url
         detail = f"the registry answers {status}: {reason}"
         if status == 404:
             return SourceError(
@@ -140,11 +145,5 @@ def registry_at(settings: RegistrySettings) -> SchemaRegistry:
 
 
 def _registered(answer: dict[str, Any]) -> RegisteredSchema:
-    references = tuple((ref["name"], ref["subject"], int(ref["version"])) for ref in answer.get("references") or ())
+    references = tuple(tuple(found[part] for part in _REFERENCE) for found in answer.get("references") or ())
     return RegisteredSchema(answer["schema"], answer.get("schemaType") or "AVRO", references)
-
-
-def _shown(url: str) -> str:
-    """The address without a user and password that may stand in it."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

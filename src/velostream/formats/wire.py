@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 HEADER_LENGTH = 5
 _MAGIC = 0
+# Arrow 26 computes a negative length for a slice without an end.
+_TO_THE_END = 2**31 - 1
 
 
 def header(schema_id: int) -> bytes:
@@ -30,7 +32,7 @@ def schema_id(record: bytes) -> int | None:
 def without_header(records: pa.Array) -> pa.Array:
     """The records without their headers, where they have one."""
     headed = pc.equal(pc.binary_slice(records, 0, 1), pa.scalar(bytes([_MAGIC]), records.type))
-    return pc.if_else(headed, pc.binary_slice(records, HEADER_LENGTH), records)
+    return pc.if_else(headed, pc.binary_slice(records, HEADER_LENGTH, _TO_THE_END), records)
 
 
 def message_path(record: bytes) -> tuple[tuple[int, ...], int]:
