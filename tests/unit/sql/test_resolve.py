@@ -141,7 +141,8 @@ def test_a_source_gets_its_own_options_over_the_statements(plan, shop):
         "WITH ('format' = 'json', 'watch' = 'true', 'key' = 'id')"
     )
     ((_, options),) = shop.asked
-    assert [(option.name, option.value) for option in options] == [("format", "csv"), ("watch", "true")]
+    given = [("copied", "id"), ("format", "csv"), ("watch", "true")]
+    assert [(option.name, option.value) for option in options] == given
 
 
 def test_one_source_under_two_aliases_is_one_input(view):
