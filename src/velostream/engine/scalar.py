@@ -10,12 +10,14 @@ from sqlglot import exp
 
 from velostream.engine.conditions import Condition, ConditionCache
 from velostream.engine.dml import Evaluate, evaluated
+from velostream.engine.grouping import is_measured, measured_value, measures_of
 from velostream.engine.passthrough import aggregate
 from velostream.errors import NotExecutableError, QueryError
-from velostream.model.expression import Expression, columns_of
+from velostream.model.expression import ColumnRef, Expression, columns_of
+from velostream.model.grouping import Grouping
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.parse import parse_expression
-from velostream.sql.plan import AggregateFunction
+from velostream.sql.plan import AggregateFunction, Item
 from velostream.tables.base import Snapshot, Table
 from velostream.tables.memory.values import python_value
 
@@ -39,6 +41,8 @@ class ScalarPlan:
     """None counts the rows, whatever is in them."""
     columns: tuple[str, ...] = ()
     distinct: bool = False
+    item: Item | None = None
+    """The aggregate, where the table's store may know it without giving its rows."""
     reason: str | None = None
     """Why the table can't answer it."""
 
@@ -72,6 +76,10 @@ def _value(plan: ScalarPlan, text: str, condition: Condition | None, snapshot: S
         raise NotLowerable(plan.reason)
     if plan.argument is None:
         return snapshot.count(where)
+    if plan.item is not None:
+        measured = snapshot.group(Grouping(measures_of(plan.item), condition=where))
+        if measured is not None:
+            return python_value(measured_value(plan.item, measured, snapshot.schema))
     values = evaluated(plan.argument, snapshot.scan(where, plan.columns))
     if plan.function is None:
         return _only(values, text)
@@ -104,7 +112,9 @@ def _lowered(table: Table, tree: exp.Expr, text: str) -> ScalarPlan:
             raise NotLowerable("an aggregate of several columns")
     expression = lower(argument, table.schema, text=text, qualifiers=[table.name])
     columns = tuple(sorted(columns_of(expression))) or (table.schema.names[0],)
-    return ScalarPlan(tree, function, expression, columns, distinct)
+    item = Item(text, expression.name, function, distinct) if isinstance(expression, ColumnRef) and function else None
+    measured = item if item is not None and is_measured(item, table.schema) else None
+    return ScalarPlan(tree, function, expression, columns, distinct, measured)
 
 
 def _only(values: pa.Array | pa.ChunkedArray, text: str) -> Any:

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 import velostream
+from velostream.tables.relational.snapshot import RelationalSnapshot
 
 COLUMNS = "(id BIGINT PRIMARY KEY, name STRING, shop INT, amount DECIMAL(10,2), weight DOUBLE)"
 ROWS = "(1, 'a', 1, 1.50, 0.5), (2, NULL, 1, NULL, 1.5), (3, 'a', NULL, -0.50, NULL), (4, 'b', 2, 7.00, 2.5)"
@@ -82,6 +83,12 @@ def test_explain_says_who_works_it_out(explained):
 def test_scalars_are_worked_out_by_the_store_too(connection, expression, where, expected):
     assert connection.table("theirs").scalar(expression, where) == expected
     assert connection.table("ours").scalar(expression, where) == expected
+
+
+def test_a_scalar_of_the_store_reads_no_rows(connection, monkeypatch):
+    monkeypatch.setattr(RelationalSnapshot, "scan", None)
+    theirs = connection.table("theirs")
+    assert (theirs.scalar("SUM(id)", "shop = 1"), theirs.scalar("MIN(name)")) == (3, "a")
 
 
 def test_a_transaction_sees_its_own_rows_in_groups(connection):
