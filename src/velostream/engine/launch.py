@@ -47,7 +47,7 @@ from velostream.model.change import ORIGIN
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
-from velostream.sources.base import SourceSpec
+from velostream.sources.base import Emits, SourceSpec
 from velostream.sql.plan import MapPlan, RelationKind, Strategy, StreamedPlan
 from velostream.tables.memory.sequence import Part
 from velostream.tables.memory.table import MemoryTable
@@ -83,7 +83,10 @@ class Launcher:
         with self._lock:
             entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
             if entry is None:
-                schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), bound.schema.key)
+                # Records that stand for rows by another key than one of their columns say so by their origin.
+                by_origin = self.book.open(spec).capabilities.emits is Emits.UPSERTS and not bound.schema.key
+                key = (ORIGIN,) if by_origin else bound.schema.key
+                schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), key)
                 entry = Entry.new(spec.uri, kind=EntryKind.SOURCE, sql=identity, schema=schema)
                 self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
                 self.context.catalog.add(entry)
@@ -279,6 +282,13 @@ class Launcher:
         if runner is not None:
             runner.stop()
 
+    def discard(self, entry: Entry) -> None:
+        """Stop what will never run again."""
+        with self._lock:
+            runner = self.runners.pop(entry.id, None)
+        if runner is not None:
+            runner.discard()
+
     def close(self) -> None:
         for runner in list(self.runners.values()):
             runner.stop()
@@ -422,6 +432,10 @@ class Launcher:
             self.context.sequence.drop_table(found.id)
         return fresh
 
+    def _maintenance(self, entry: Entry, bound: BoundQuery) -> Maintenance:
+        found = delta_of(self.context, entry, bound, groups=self._state_entry)
+        return found or Refresh(self.context, entry, bound.plan.sql)
+
     def _view_runner(
         self, entry: Entry, maintenance: Maintenance, inputs: Mapping[str, Entry], options: Options
     ) -> ViewRunner:
@@ -431,10 +445,6 @@ class Launcher:
     def _run(self, runner: Runner) -> None:
         self.runners[runner.entry.id] = runner
         runner.start()
-
-    def _maintenance(self, entry: Entry, bound: BoundQuery) -> Maintenance:
-        found = delta_of(self.context, entry, bound, groups=self._state_entry)
-        return found or Refresh(self.context, entry, bound.plan.sql)
 
     def _ingest_runner(self, entry: Entry, bound: BoundQuery, consumer: Callable[[], Consumer]) -> IngestRunner:
         spec, schema = bound.driving_source

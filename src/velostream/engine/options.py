@@ -35,6 +35,15 @@ QUERY_OPTIONS = (
     Option("table.wait.timeout", "how long a query waits for the tables it reads", OptionType.DURATION, "5m"),
     Option("table.wait.on.timeout", "what happens then", OptionType.CHOICE, "fail", ("fail", "start")),
     Option("checkpoint", "folder of the state of an aggregate"),
+    Option("event.time.field", "the column of the event time, for WINDOW without one"),
+    Option("watermark", "how late a row may be before its window is over", OptionType.DURATION, "0s"),
+    Option(
+        "late.data",
+        "what becomes of rows whose window is over",
+        OptionType.CHOICE,
+        "drop",
+        ("drop", "dead_letter", "update"),
+    ),
 )
 
 STREAM_OPTIONS = (Option("source", "the URI behind CREATE STREAM"),)

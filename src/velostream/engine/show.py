@@ -47,7 +47,23 @@ class Shower:
                 state = board.state if whole else State.DEGRADED
                 status = replace(status, state=state, reason=board.status.reason, error=board.status.error)
         stats = self.stats(entry)
-        return replace(status, rows=stats.get("rows"), bytes=stats.get("bytes"), version=stats.get("version"))
+        return replace(
+            status,
+            rows=stats.get("rows"),
+            bytes=stats.get("bytes"),
+            version=stats.get("version"),
+            counters=self.counters(entry),
+        )
+
+    def counters(self, entry: Entry) -> dict[str, int]:
+        """What a query and the engine's own entries behind it have counted since the start."""
+        boards = [self._context.board(entry)]
+        boards += [board for one, board in self._context.hidden_inputs(entry) if one.kind is EntryKind.GROUPS]
+        return {counter: number for board in boards for counter, number in board.counters.items()}
+
+    def metrics(self, entry: Entry) -> dict[str, Any]:
+        """Figures of a table and of the query that feeds it."""
+        return {**self.stats(entry), **self.counters(entry)}
 
     def stats(self, entry: Entry) -> Mapping[str, Any]:
         """Figures of a table; none while it has no columns, or its store doesn't answer."""
@@ -145,7 +161,7 @@ class Shower:
             ]
         rows: list[tuple[Any, ...]] = []
         for entry in entries:
-            rows += [(entry.name, metric, str(value)) for metric, value in self.stats(entry).items()]
+            rows += [(entry.name, metric, str(value)) for metric, value in self.metrics(entry).items()]
         return ["name", "metric", "value"], rows
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -42,6 +43,8 @@ class Status:
     attempts: int = 0
     next_retry_at: datetime | None = None
     warnings: tuple[str, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What was counted since the start: late rows, lookups that found no row."""
 
 
 class StatusBoard:
@@ -53,6 +56,7 @@ class StatusBoard:
         self._was_ready = state is State.READY
         self._failure: VelostreamError | None = None
         self._rate = _Rate()
+        self._counters: dict[str, int] = {}
 
     @property
     def status(self) -> Status:
@@ -96,6 +100,16 @@ class StatusBoard:
     def count(self, rows: int) -> None:
         """Rows that came through just now, for the rate."""
         self._rate.add(rows)
+
+    def tally(self, counter: str, number: int) -> None:
+        """Things worth counting since the start: late rows, rows that a lookup did not find."""
+        with self._changed:
+            self._counters[counter] = self._counters.get(counter, 0) + number
+
+    @property
+    def counters(self) -> dict[str, int]:
+        with self._changed:
+            return dict(self._counters)
 
     def warn(self, *warnings: str) -> None:
         with self._changed:

@@ -304,9 +304,11 @@ class Supervisor:
         return self.forget(gone)
 
     def with_groups(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries, and the groups behind those that have some."""
+        """The entries, and the groups and kept rows behind those that have some."""
         groups = [self._context.catalog.hidden(EntryKind.GROUPS, entry.id) for entry in entries]
-        return [*entries, *(group for group in groups if group is not None)]
+        all_of_them = [*entries, *(group for group in groups if group is not None)]
+        rows = [self._context.catalog.hidden(EntryKind.ROWS, entry.id) for entry in all_of_them]
+        return [*all_of_them, *(kept for kept in rows if kept is not None)]
 
     def forget(self, entries: Sequence[Entry]) -> list[StoreError]:
         """Remove rows, positions and files of entries that are no longer in the catalog; gives what hindered that."""
@@ -317,7 +319,7 @@ class Supervisor:
     def _remove_unused_sources(self) -> None:
         while unused := [entry for entry in self._context.catalog if self._is_unused(entry)]:
             for entry in unused:
-                self._launcher.stop(entry)
+                self._launcher.discard(entry)
             gone = self.with_groups(unused)
             self._context.catalog.remove(*(entry.id for entry in gone))
             for entry in gone:

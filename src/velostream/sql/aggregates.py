@@ -7,7 +7,7 @@ projection, HAVING, ORDER BY and LIMIT become a query over that table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -29,11 +29,22 @@ from velostream.sql.grouping import bare_item, group_expressions, grouping_const
 from velostream.sql.maps import plan_map, relations_in
 from velostream.sql.naming import alias, identifier, output_name
 from velostream.sql.outputs import expand_star
-from velostream.sql.plan import AggregatePlan, Input
+from velostream.sql.parentheses import without_parentheses
+from velostream.sql.plan import AggregatePlan, Input, WindowState
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import Frame, Origin, origin_of, set_origin
 from velostream.sql.shape import nested_queries, queries_in, window_functions
-from velostream.sql.statements import OptionValue
+from velostream.sql.statements import Emit, OptionValue
+from velostream.sql.trees import with_children
+from velostream.sql.windows import (
+    END,
+    GroupedWindow,
+    by_start,
+    field_of,
+    grouped_window,
+    window_field,
+    window_options,
+)
 
 FEED = "feed"
 GROUPS = "groups"
@@ -50,10 +61,14 @@ def plan_aggregate(
     inputs: Sequence[Input],
     declared_key: tuple[str, ...],
     options: Sequence[OptionValue],
+    emit: Emit,
     text: str,
 ) -> AggregatePlan:
     """Cut an aggregating SELECT over a stream in two. Raises `SqlError` for all that Spark's state can't hold."""
-    cutter = Cutter(select, frame=frame, text=text)
+    window = grouped_window(select, frame)
+    if window is not None:
+        select = by_start(select, window, frame)
+    cutter = Cutter(select, frame=frame, text=text, window=window)
     if cutter.problems:
         raise SqlError.all_of(cutter.problems)
     direct_key = cutter.direct_key(declared_key)
@@ -61,6 +76,7 @@ def plan_aggregate(
     final = None if direct_key is not None else cutter.final()
     if final is not None and (clocks := check_clock(final, options=options, text=text)):
         raise SqlError.all_of(clocks)
+    state = None if window is None else _window_state(cutter, window, bare, emit=emit, options=options, text=text)
     feed = plan_map(cutter.feed(), frames=frames, inputs=inputs)
     group_key = tuple(f"g{number}" for number in range(len(cutter.groups)))
     known = {entry.relation for entry in inputs}
@@ -70,7 +86,35 @@ def plan_aggregate(
         key=group_key if direct_key is None else direct_key,
         final=None if final is None else final.sql(dialect="spark"),
         final_inputs=tuple(sorted(relations_in(final) & known)) if final is not None else (),
+        window=state,
     )
+
+
+def _window_state(
+    cutter: Cutter,
+    window: GroupedWindow,
+    bare: exp.Select,
+    *,
+    emit: Emit,
+    options: Sequence[OptionValue],
+    text: str,
+) -> WindowState:
+    said = window_options(options, text=text)
+    return WindowState(
+        time=cutter.fed_name(window.time),
+        end=None if window.is_session else cutter.fed_name(field_of(window.call, END)),
+        gap=window.size if window.is_session else None,
+        tracked=cutter.tracked(bare, window).sql(dialect="spark"),
+        watermark=said.watermark,
+        late=said.late,
+        emit=emit,
+        reads=tuple(_written(part) for part in cutter.fed),
+    )
+
+
+def _written(part: exp.Expr) -> str:
+    field = window_field(part)
+    return part.sql(dialect="spark") if field is None else f"_window_{field}"
 
 
 @dataclass(frozen=True)
@@ -84,13 +128,15 @@ class _Item:
 class Cutter:
     """An aggregating SELECT on its way to be cut: what it groups by, its aggregate calls, what is on top of them.
 
-    Nothing but `problems` may be asked for when there are some.
+    Nothing but `problems` may be asked for when there are some. Of a SELECT with a `window` (grouped `by_start`) the
+    aggregate is computed as a batch, so that it may be any one.
     """
 
-    def __init__(self, select: exp.Select, *, frame: Frame, text: str) -> None:
+    def __init__(self, select: exp.Select, *, frame: Frame, text: str, window: GroupedWindow | None = None) -> None:
         self.select = select
         self.frame = frame
         self.text = text
+        self.window = window
         self.problems: list[SqlError] = []
         self.items = self._items()
         self.groups = [self._inlined(group) for group in group_expressions(select, frame)]
@@ -139,6 +185,25 @@ class Cutter:
         _attach_ctes(final, self.select)
         return final
 
+    def tracked(self, bare: exp.Select, window: GroupedWindow) -> exp.Select:
+        """The bare aggregate with the end of each window, whether a new row touched it and, of sessions, its rows."""
+        row, new = exp.column("_row"), exp.column("_new")
+        end = field_of(window.call, END)
+        tracked = bare.copy()
+        if window.is_session:
+            ends = self._over_feed(end)
+            tracked.append("expressions", _as(ends, "_end"))
+        else:
+            tracked.append("expressions", _as(exp.Max(this=exp.column(self.fed_name(end))), "_end"))
+        tracked.append("expressions", _as(exp.Anonymous(this="bool_or", expressions=[new]), "_touched"))
+        if window.is_session:
+            tracked.append("expressions", _as(exp.Anonymous(this="collect_list", expressions=[row]), "_rows"))
+        return tracked
+
+    def fed_name(self, expression: exp.Expr) -> str:
+        """The column of the feed that holds an expression."""
+        return f"c{self._feed_number(expression)}"
+
     def feed(self) -> exp.Select:
         """The stateless SELECT of everything the aggregate reads; to be asked for last."""
         expressions = self.fed or [exp.Literal.number(1)]
@@ -158,8 +223,13 @@ class Cutter:
     def _aggregate(self, items: Sequence[exp.Expr]) -> exp.Select:
         statement = exp.Select(expressions=list(items), from_=exp.From(this=_relation(FEED)))
         if self.groups:
-            statement.set("group", exp.Group(expressions=[self._over_feed(group) for group in self.groups]))
+            groups = [without_parentheses(group.this) if self._is_session(group) else group for group in self.groups]
+            statement.set("group", exp.Group(expressions=[self._over_feed(group) for group in groups]))
         return statement
+
+    def _is_session(self, node: exp.Expr) -> bool:
+        """Whether a node is a field of the session that is grouped by: Spark must see the session itself."""
+        return self.window is not None and self.window.is_session and window_field(node) is not None
 
     def _items(self) -> list[_Item]:
         found: list[_Item] = []
@@ -212,11 +282,11 @@ class Cutter:
                 self._invalid(
                     "GROUP BY can't contain an aggregate", group, hint="group by columns or expressions of them"
                 )
-            if function_name(group) == "session_window":
+            if function_name(group) == "session_window" and self.window is None:
                 self._refuse("session_window", group, hint=self._materialise())
         clauses = [*self.select.expressions, self.select.args.get("having"), self.select.args.get("order")]
         for call in (call for clause in clauses for call in aggregate_calls(clause)):
-            if is_distinct_aggregate(call):
+            if is_distinct_aggregate(call) and self.window is None:
                 self._refuse(call.sql(dialect="spark"), call, hint=self._distinct_hint(call))
             elif any(inner is not call and is_aggregate_call(inner) for inner in _inside(call)):
                 self._invalid("an aggregate can't contain another one", call, hint="aggregate in two steps")
@@ -242,6 +312,8 @@ class Cutter:
         """
 
         def read(node: exp.Expr) -> exp.Expr:
+            if window_field(node) is not None and not self._is_session(node):
+                return _fed_column(self._feed_number(node))
             if isinstance(node, exp.Column) and not node.is_star:
                 return self._fed(node)
             if node.find(exp.Column) is None and canonical(node) in self.group_forms:
@@ -249,7 +321,7 @@ class Cutter:
             holds_query = next(queries_in(node), None) is not None
             if holds_query and not isinstance(node, _ARGUMENT_HOLDERS) and not is_aggregate_call(node):
                 return _fed_column(self._feed_number(node))
-            return _with_children(node, read)
+            return with_children(node, read)
 
         return read(expression)
 
@@ -275,13 +347,13 @@ class Cutter:
             form = canonical(node)
             if form in self.group_forms:
                 return _group_column(f"g{self.group_forms.index(form)}")
-            if not nested and not windowed and is_aggregate_call(node):
+            if not nested and not windowed and (is_aggregate_call(node) or self._is_session(node)):
                 return _group_column(f"a{self._aggregate_number(node, form)}")
             if isinstance(node, exp.Column):
                 return self._ungrouped(node)
             within = nested or isinstance(node, exp.Query)
             opens = isinstance(node, exp.Window) or (windowed and isinstance(node, AGGREGATE_WRAPPERS))
-            return _with_children(node, lambda child: read(child, nested=within, windowed=opens and child is node.this))
+            return with_children(node, lambda child: read(child, nested=within, windowed=opens and child is node.this))
 
         return read(expression, nested=False)
 
@@ -344,17 +416,6 @@ class Cutter:
             return node if found is None else exp.paren(found)
 
         return expression.copy().transform(replaced, copy=False)
-
-
-def _with_children(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
-    """A copy of a node with its children changed."""
-    copied = node.copy()
-    for name, value in node.args.items():
-        if isinstance(value, exp.Expr):
-            copied.set(name, change(value))
-        elif isinstance(value, list):
-            copied.set(name, [change(part) if isinstance(part, exp.Expr) else part for part in value])
-    return copied
 
 
 def _inside(call: exp.Expr) -> Sequence[exp.Expr]:

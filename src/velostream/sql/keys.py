@@ -18,6 +18,7 @@ from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Columns, Frame, origin_of, scope_of
 from velostream.sql.shape import from_items, is_aggregated, outermost_select, reads_input
 from velostream.sql.statements import OptionValue, Place, Query
+from velostream.sql.windows import START, field_of, is_window_call
 
 
 def declared_key(query: Query, options: Sequence[OptionValue]) -> tuple[tuple[str, Place], ...]:
@@ -63,6 +64,8 @@ def _group_key(select: exp.Select, frame: Frame) -> tuple[str, ...]:
     names: list[str] = []
     for group in group_expressions(select, frame):
         form = canonical(group)
+        if is_window_call(group) and form not in forms:
+            form = canonical(field_of(group, START))
         if form not in forms:
             return ()
         names.append(output_name(select.expressions[forms.index(form)]))

@@ -22,10 +22,6 @@ def refused_forms(query: Query, *, text: str) -> list[SqlError]:
         message = f"{form} can't be executed by this version"
         found.append(NotExecutableError(message, hint=hint, **pointer(at, text)))
 
-    if query.window is not None:
-        time = query.window.time_column or "ts"
-        hint = f"group by Spark's own: GROUP BY window({time}, '{query.window.size}')"
-        refuse(f"WINDOW {query.window.kind.upper()}", query.window.place, hint=hint)
     for join in query.tree.find_all(exp.Join):
         if str(join.args.get("method") or "").upper() == "ASOF" or join.args.get("match_condition"):
             refuse("ASOF JOIN", join, hint="join on equality and keep the latest row with a subquery")

@@ -163,14 +163,22 @@ class _Checker:
                 self.refuse("LATERAL", lateral)
         streaming = [item for item in from_items(select) if streams_in(item)]
         if len(streaming) > 1:
-            hint = (
-                f"make one side a table: CREATE TABLE t AS SELECT * FROM {self.stream}; then join the other stream to t"
-            )
-            self.refuse("a stream–stream join", streaming[1], hint=hint)
+            self.unbounded_join(streaming[1])
             return
         if streaming:
             self.driving(streaming[0])
             self.joins(select)
+
+    def unbounded_join(self, item: exp.Expr) -> None:
+        self.shape.problems.append(
+            NotExecutableError(
+                "a stream–stream join without a time bound would keep all rows of both for ever",
+                hint="JOIN … WITHIN 10m ON …, or make one side a table: "
+                f"CREATE TABLE t AS SELECT * FROM {self.stream}; then join the other stream to t",
+                code="unbounded-join",
+                **pointer(item, self.text),
+            )
+        )
 
     def stateless(self, select: exp.Select) -> None:
         if select.args.get("distinct"):

@@ -28,6 +28,7 @@ class Shop:
     def __init__(self) -> None:
         self.asked: list[tuple[SourceRef, tuple[OptionValue, ...]]] = []
         self.relations: dict[str, Relation] = {}
+        self.query_options = ["key", "refresh.interval", "join.missing", "join.missing.default.*", "table.wait.timeout"]
         stream, table = RelationKind.STREAM, RelationKind.TABLE
         self.add("orders", stream, ORDERS, reason="appends are followed")
         self.add("payments", stream, Schema.of(("id", "BIGINT"), ("order_id", "BIGINT"), ("paid", "DECIMAL(12,2)")))
@@ -64,7 +65,7 @@ class Shop:
 
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
         if reference is None:
-            return ["key", "refresh.interval", "join.missing", "join.missing.default.*", "table.wait.timeout"]
+            return self.query_options
         return ["format", "watch", "delimiter", "kafka.*"]
 
 

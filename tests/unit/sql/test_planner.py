@@ -48,8 +48,6 @@ def test_refresh_says_which_inputs_are_tables(view):
 @pytest.mark.parametrize(
     ("text", "construct"),
     [
-        ("SELECT o.id FROM orders o JOIN payments p ON o.id = p.order_id", "a stream–stream join"),
-        ("SELECT a.id FROM orders a JOIN orders b ON a.id = b.id", "a stream–stream join"),
         ("SELECT DISTINCT sku FROM orders", "DISTINCT"),
         ("SELECT sku FROM orders ORDER BY sku", "ORDER BY"),
         ("SELECT sku FROM orders LIMIT 3", "LIMIT"),
@@ -71,14 +69,39 @@ def test_refresh_says_which_inputs_are_tables(view):
         ("SELECT o.id FROM (orders o JOIN prices p ON o.sku = p.sku)", "a join in parentheses"),
     ],
 )
-def test_what_a_stream_cant_do_is_refused_with_what_to_write(view, text, construct):
+def test_what_a_stream_cant_do_is_a_view_over_its_rows_and_refused_elsewhere(view, plan, text, construct):
+    kept = view(text)
+    assert kept.strategy in (Strategy.DELTA, Strategy.REFRESH)
+    streams = [entry.target for entry in (kept.whole or kept).inputs if entry.target.kept]
+    assert streams
+    assert construct in streams[0].reason
     with pytest.raises(SqlError) as caught:
-        view(text)
+        plan(f"INSERT INTO bag {text}", distinct_names=False)
     problem = caught.value.problems[0]
     assert isinstance(problem, NotExecutableError)
     assert construct in problem.message
     assert problem.hint
     assert problem.column > 1
+
+
+def test_a_stream_that_only_a_subquery_reads_is_kept_and_the_other_one_drives(view):
+    planned = view("SELECT o.id FROM orders o WHERE EXISTS (SELECT 1 FROM payments p WHERE p.order_id = o.id)")
+    assert planned.strategy is Strategy.MAP
+    assert {entry.target.name: entry.target.kept for entry in planned.inputs} == {"orders": False, "payments": True}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT o.id FROM orders o JOIN payments p ON o.id = p.order_id",
+        "SELECT a.id FROM orders a JOIN orders b ON a.id = b.id",
+    ],
+)
+def test_two_streams_without_a_time_bound_are_refused(view, text):  # B12
+    with pytest.raises(SqlError) as caught:
+        view(text)
+    assert caught.value.code == "unbounded-join"
+    assert "WITHIN" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -91,9 +114,6 @@ def test_java_can_not_be_called(plan, call):
 
 
 def test_forms_that_are_not_run_yet_are_refused_by_name(view):
-    with pytest.raises(NotExecutableError, match="WINDOW TUMBLING") as caught:
-        view("SELECT sku, count(*) AS n FROM orders GROUP BY sku WINDOW TUMBLING(ts, 5m)")
-    assert "window(ts, '5m')" in (caught.value.hint or "")
     with pytest.raises(NotExecutableError, match="ASOF JOIN"):
         view("SELECT o.id FROM orders o ASOF JOIN prices p MATCH_CONDITION (o.ts >= p.price) ON o.sku = p.sku")
     with pytest.raises(NotExecutableError, match="WITHIN"):

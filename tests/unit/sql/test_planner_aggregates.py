@@ -112,14 +112,6 @@ def test_a_field_of_a_grouped_struct_is_read_from_the_group(aggregate):
     assert cut.final == "SELECT groups.g0.`city` AS `city`, groups.a0 AS `n` FROM groups"
 
 
-def test_sparks_own_window_is_an_ordinary_group(aggregate):
-    found = aggregate("SELECT window(ts, '5 minutes') AS w, count(*) AS n FROM orders GROUP BY window(ts, '5 minutes')")
-    assert found.sql == (
-        "SELECT WINDOW(c0, '5 minutes') AS `w`, COUNT(*) AS `n` FROM feed GROUP BY WINDOW(c0, '5 minutes')"
-    )
-    assert found.key == ("w",)
-
-
 def test_filter_within_group_and_ignore_nulls_belong_to_their_call(aggregate):
     found = aggregate(
         "SELECT sum(amount) FILTER (WHERE id > 3) AS s, first(sku) IGNORE NULLS AS f, "
