@@ -19,12 +19,12 @@ def an_instant() -> datetime:
     return found
 
 
-@pytest.mark.parametrize("extension", ["inMemory", "cache"])
+@pytest.mark.parametrize("extension", ["inMemory", "delta", "cache"])
 def test_a_table_as_it_was_at_an_instant(tmp_path, extension):
     with velostream.connect(tmp_path / "state") as connection:
         history = "" if extension == "delta" else ", 'history' = '5'"
-        connection.execute(f"CREATE TABLE t (id INT PRIMARY KEY, n INT) WITH ('extension' = '{extension}'{history})")
         before = an_instant()
+        connection.execute(f"CREATE TABLE t (id INT PRIMARY KEY, n INT) WITH ('extension' = '{extension}'{history})")
         connection.execute("INSERT INTO t VALUES (1, 1)")
         first = an_instant()
         connection.execute("UPDATE t SET n = 2")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from urllib.parse import unquote
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyarrow.fs import LocalFileSystem
 
+from velostream.model.schema import Schema
 from velostream.tables.delta.codec import Codec
-from velostream.tables.delta.log import DataFile, wrapped_errors
+from velostream.tables.delta.location import Location, wrapped_errors
+from velostream.tables.delta.log import DataFile
+from velostream.tables.delta.partitions import by_partition, guarantee
 
 ROWS_PER_FILE = 1_000_000
 _ROWS_PER_GROUP = 100_000
@@ -23,40 +24,69 @@ _FORMAT = ds.ParquetFileFormat()
 _COMPRESSION = "zstd"
 
 
-class DataFiles:
-    """The files of one table, whatever version they belong to. Any thread may read."""
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How the files of a table look, whoever reads or writes them. Goes to Spark's workers as it is."""
 
-    def __init__(self, location: Path, codec: Codec) -> None:
-        self._location = location
-        self._codec = codec
-        self._fragments: dict[str, ds.Fragment] = {}
-        """Their footers are read once."""
+    location: Location
+    table: str
+    schema: Schema
+    partition_by: tuple[str, ...] = ()
 
-    def write(self, rows: pa.Table, *, version: int) -> list[DataFile]:
-        """Write rows to new files, which are nobody's until a commit names them. Their names sort by version."""
+    def write(self, rows: pa.Table, *, prefix: str) -> list[DataFile]:
+        """Write rows to new files, which are nobody's until a commit names them. Their names begin with `prefix`."""
         written: list[DataFile] = []
-        with wrapped_errors(self._location):
-            for number, start in enumerate(range(0, rows.num_rows, ROWS_PER_FILE)):
-                part = rows.slice(start, ROWS_PER_FILE)
-                name = f"{version:020}-{number:05}-{uuid.uuid4().hex}.parquet"
-                written.append(DataFile(name, part.num_rows))
-                try:
-                    pq.write_table(
-                        self._codec.encode(part),
-                        self._location / name,
-                        compression=_COMPRESSION,
-                        row_group_size=_ROWS_PER_GROUP,
-                    )
-                except Exception:
-                    self.remove(written)
-                    raise
+        encoded = Codec(self.schema).encode(rows)
+        with wrapped_errors(self.location):
+            try:
+                for values, share in by_partition(encoded, self.partition_by, table=self.table):
+                    for start in range(0, share.num_rows, ROWS_PER_FILE):
+                        name = f"{prefix}-{len(written):05}-{uuid.uuid4().hex}.parquet"
+                        part = share.slice(start, ROWS_PER_FILE)
+                        written.append(DataFile(name, part.num_rows, values))
+                        written[-1] = DataFile(name, part.num_rows, values, self._write_file(part, name))
+            except Exception:
+                self.remove(written)
+                raise
         return written
 
     def remove(self, files: Sequence[DataFile]) -> None:
         """Give up files that no commit names. One that can't be removed does no harm; VACUUM finds it."""
         for file in files:
             with suppress(OSError):
-                self._path(file).unlink()
+                self.location.remove(file.path)
+
+    def fragment(self, file: DataFile) -> ds.Fragment:
+        encoded = Codec(self.schema).encoded
+        known = guarantee(self.partition_by, file.partition, encoded)
+        return _FORMAT.make_fragment(
+            self.location.path(file.path),
+            self.location.file_system,
+            **({} if known is None else {"partition_expression": known}),
+        )
+
+    def _write_file(self, rows: pa.Table, name: str) -> int:
+        with self.location.file_system.open_output_stream(self.location.path(name)) as file:
+            pq.write_table(rows, file, compression=_COMPRESSION, row_group_size=_ROWS_PER_GROUP)
+            return int(file.tell())
+
+
+class DataFiles:
+    """The files of one table, whatever version they belong to. Any thread may read."""
+
+    def __init__(self, layout: FileLayout, codec: Codec) -> None:
+        self.layout = layout
+        self._location = layout.location
+        self._codec = codec
+        self._fragments: dict[str, ds.Fragment] = {}
+        """Their footers are read once."""
+
+    def write(self, rows: pa.Table, *, version: int) -> list[DataFile]:
+        """Write the rows of a commit that would be this version. The names of files sort by version."""
+        return self.layout.write(rows, prefix=f"{version:020}")
+
+    def remove(self, files: Sequence[DataFile]) -> None:
+        self.layout.remove(files)
 
     def read(
         self,
@@ -91,21 +121,18 @@ class DataFiles:
             return int(self._dataset(files).count_rows())
 
     def exist(self, files: Iterable[DataFile]) -> bool:
-        return all(self._path(file).exists() for file in files)
+        with wrapped_errors(self._location):
+            return self._location.exist(file.path for file in files)
 
     def _dataset(self, files: Sequence[DataFile]) -> ds.Dataset:
         fragments = [self._fragment(file) for file in files]
-        return ds.FileSystemDataset(fragments, self._codec.encoded, _FORMAT, LocalFileSystem())
+        return ds.FileSystemDataset(fragments, self._codec.encoded, _FORMAT, self._location.file_system)
 
     def _fragment(self, file: DataFile) -> ds.Fragment:
         fragment = self._fragments.get(file.path)
         if fragment is None:
-            fragment = _FORMAT.make_fragment(str(self._path(file)), LocalFileSystem())
-            self._fragments[file.path] = fragment
+            fragment = self._fragments[file.path] = self.layout.fragment(file)
         return fragment
-
-    def _path(self, file: DataFile) -> Path:
-        return self._location / unquote(file.path).removeprefix("file://")
 
     def forget_all_but(self, files: Sequence[DataFile]) -> None:
         """Give back what is held of files of older versions."""

@@ -10,14 +10,18 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from velostream.errors import Category, StateError, StoreError
+from velostream.errors import StateError, StoreError
 from velostream.model.change import Epoch
+from velostream.tables.delta import location as locations
+from velostream.tables.delta.location import Location
+from velostream.tables.delta.partitions import is_partitionable, partition_text
 
 if TYPE_CHECKING:
     import deltalake
@@ -38,6 +42,10 @@ class DataFile:
     """As the log has it: relative to the table, or absolute, in the encoding of URIs."""
     rows: int | None
     """None: the writer hasn't said."""
+    partition: tuple[Any, ...] = ()
+    """The values that all of its rows have in the partition columns, which the file itself doesn't hold."""
+    size: int = field(default=0, compare=False)
+    """In bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +66,46 @@ class LostRace(Exception):  # noqa: N818 - no error: whoever gets it looks again
 class DeltaLog:
     """A table's log, as far as this object has read it. One thread at a time."""
 
-    def __init__(self, location: Path) -> None:
+    def __init__(self, location: Location) -> None:
         """The log there is at a location; `exists` tells whether there is one."""
         driver = import_driver()
         self.location = location
         with wrapped_errors(location):
-            self._table: deltalake.DeltaTable = driver.DeltaTable(str(location))
+            self._table: deltalake.DeltaTable = driver.DeltaTable(
+                str(location), storage_options=location.storage_options
+            )
         self._state: LogState | None = None
 
     @staticmethod
-    def exists(location: Path) -> bool:
+    def exists(location: Location) -> bool:
         driver = import_driver()
         with wrapped_errors(location):
-            return bool(driver.DeltaTable.is_deltatable(str(location)))
+            return bool(driver.DeltaTable.is_deltatable(str(location), storage_options=location.storage_options))
 
     @staticmethod
-    def create(location: Path, schema: pa.Schema, configuration: Mapping[str, str]) -> None:
+    def create(
+        location: Location, schema: pa.Schema, configuration: Mapping[str, str], *, partition_by: Sequence[str]
+    ) -> None:
         """Make an empty table; nothing happens when another process has made one in the meantime."""
         driver = import_driver()
         with wrapped_errors(location):
             driver.DeltaTable.create(
-                str(location), schema, mode="ignore", configuration=configuration, raise_if_key_not_exists=False
+                str(location),
+                schema,
+                mode="ignore",
+                partition_by=list(partition_by),
+                configuration=configuration,
+                storage_options=location.storage_options,
+                raise_if_key_not_exists=False,
             )
 
     @property
     def configuration(self) -> Mapping[str, str]:
         return self._table.metadata().configuration
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return tuple(self._table.metadata().partition_columns)
 
     def columns(self, *, read_only: bool) -> pa.Schema:
         """The columns the table has. Raises `StateError` when it asks more of readers or writers than we can do."""
@@ -102,7 +124,7 @@ class DeltaLog:
         beyond = set(protocol.reader_features or ()) - _FEATURES
         if protocol.min_reader_version == _COLUMN_MAPPING:
             beyond.add("columnMapping")
-        return beyond | {f"partitions by {name}" for name in self._table.metadata().partition_columns}
+        return beyond
 
     def _beyond_writing(self) -> set[str]:
         """What the table makes use of that our commits would break."""
@@ -112,8 +134,14 @@ class DeltaLog:
             for name, value in self.configuration.items()
             if name.startswith(_UNKNOWN_PROPERTIES) and value != "false"
         }
-        for field in self._table.schema().fields:
-            beyond |= _UNKNOWN_MARKS & set(field.metadata)
+        for column in self._table.schema().fields:
+            beyond |= _UNKNOWN_MARKS & set(column.metadata)
+        types = pa.schema(self._table.schema().to_arrow())
+        beyond |= {
+            f"partitions by {name} {types.field(name).type}"
+            for name in self.partition_columns
+            if not is_partitionable(types.field(name).type)
+        }
         return beyond
 
     def newest(self) -> LogState:
@@ -122,7 +150,8 @@ class DeltaLog:
             self._table.update_incremental()
             if self._state is None or self._table.version() != self._state.version:
                 version = self._table.version()
-                self._state = LogState(version, self._data_version(version, self._state), _files_of(self._table))
+                files = _files_of(self._table, self.partition_columns)
+                self._state = LogState(version, self._data_version(version, self._state), files)
         return self._state
 
     def at(self, version: int) -> LogState | None:
@@ -133,11 +162,31 @@ class DeltaLog:
             return None
         driver = import_driver()
         try:
-            table = driver.DeltaTable(str(self.location), version=version)
+            table = driver.DeltaTable(
+                str(self.location), version=version, storage_options=self.location.storage_options
+            )
         except driver.exceptions.DeltaError:
             return None
         with wrapped_errors(self.location):
-            return LogState(version, self._data_version(version), _files_of(table))
+            return LogState(version, self._data_version(version), _files_of(table, self.partition_columns))
+
+    def version_at(self, instant: datetime) -> int | None:
+        """The last version of the one that `newest` gave that was made at or before an instant; None: none was.
+
+        By the times that the writers noted in their commits, which never decrease.
+        """
+        milliseconds = int(instant.timestamp() * 1000)
+        newest = self._table.version()
+        with wrapped_errors(self.location):
+            oldest = self._oldest_commit(newest)
+            below, above = oldest - 1, newest
+            while below < above:
+                middle = (below + above + 1) // 2
+                if self._committed_at(middle) <= milliseconds:
+                    below = middle
+                else:
+                    above = middle - 1
+        return below if below >= oldest else None
 
     def last_epoch(self, writer: str) -> int | None:
         """The writer's last epoch in the version that `newest` gave."""
@@ -153,8 +202,8 @@ class DeltaLog:
         actions: list[Any] = [
             driver.transaction.AddAction(
                 path=file.path,
-                size=(self.location / file.path).stat().st_size,
-                partition_values={},
+                size=file.size,
+                partition_values=dict(zip(self.partition_columns, map(partition_text, file.partition), strict=True)),
                 modification_time=now,
                 data_change=True,
                 stats=json.dumps({"numRecords": file.rows}),
@@ -162,7 +211,7 @@ class DeltaLog:
             for file in added
         ]
         actions += [
-            driver.transaction.RemoveAction(path=file.path, data_change=True, deletion_timestamp=now)
+            driver.transaction.RemoveAction(path=unquote(file.path), data_change=True, deletion_timestamp=now)
             for file in removed
         ]
         if self._table.version() != read.version:
@@ -174,7 +223,11 @@ class DeltaLog:
         with wrapped_errors(self.location):
             try:
                 self._table.create_write_transaction(
-                    actions, "append", self._table.schema(), commit_properties=properties
+                    actions,
+                    "append",
+                    self._table.schema(),
+                    partition_by=list(self.partition_columns),
+                    commit_properties=properties,
                 )
             except driver.exceptions.CommitFailedError as error:
                 self._table.update_incremental()
@@ -188,15 +241,12 @@ class DeltaLog:
         `after` is the version it was worked out from.
         """
         try:
-            commit = self._commit_file(after.version + 1).read_text(encoding="utf-8")
+            commit = self.location.read_text(_commit_file(after.version + 1))
         except FileNotFoundError:
             return False
         except OSError:
             return True
         return any(file.path in commit for file in files)
-
-    def _commit_file(self, version: int) -> Path:
-        return self.location / "_delta_log" / f"{version:020}.json"
 
     def _data_version(self, version: int, known: LogState | None = None) -> int:
         """The last version, up to the one given, that changed rows; none before `known` has to be looked for.
@@ -206,11 +256,42 @@ class DeltaLog:
         """
         first = 0 if known is None else known.version
         for number in range(version, first, -1):
-            commit = self._commit_file(number)
-            if not commit.exists() or _changed_rows(commit):
+            actions = self._actions(number)
+            if actions is None or _changed_rows(actions):
                 # A commit that the log has dropped is as good as any: its rows are in all versions there are.
                 return number
         return 0 if known is None else known.data_version
+
+    def _actions(self, version: int) -> list[dict[str, Any]] | None:
+        """What a commit says; None when the log has dropped it."""
+        try:
+            lines = self.location.read_text(_commit_file(version)).splitlines()
+        except FileNotFoundError:
+            return None
+        return [json.loads(line) for line in lines if line.strip()]
+
+    def _oldest_commit(self, newest: int) -> int:
+        """The first version whose commit the log still has; from there on it has all."""
+        below, above = 0, newest
+        while below < above:
+            middle = (below + above) // 2
+            if self.location.exist([_commit_file(middle)]):
+                above = middle
+            else:
+                below = middle + 1
+        return below
+
+    def _committed_at(self, version: int) -> int:
+        """When a commit was made, in milliseconds: as its writer noted it."""
+        for action in self._actions(version) or ():
+            noted = action.get("commitInfo")
+            if noted is not None:
+                return int(noted.get("inCommitTimestamp") or noted.get("timestamp") or 0)
+        return 0
+
+
+def _commit_file(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
 def import_driver() -> Any:
@@ -225,31 +306,26 @@ def import_driver() -> Any:
 
 
 @contextmanager
-def wrapped_errors(location: Path) -> Iterator[None]:
-    """Around whatever touches the table's files."""
-    driver = import_driver()
-    try:
+def wrapped_errors(location: Location) -> Iterator[None]:
+    """Around whatever asks the log."""
+    with locations.wrapped_errors(location, import_driver().exceptions.DeltaError):
         yield
-    except (driver.exceptions.DeltaError, OSError, pa.ArrowException) as error:
-        raise StoreError.unreachable(
-            "delta", where=str(location), reason=str(error), category=Category.UNKNOWN
-        ) from error
 
 
 def _application(writer: str) -> str:
     return f"velostream:{writer}"
 
 
-def _files_of(table: deltalake.DeltaTable) -> tuple[DataFile, ...]:
-    actions = pa.table(table.get_add_actions())
+def _files_of(table: deltalake.DeltaTable, partition_columns: Sequence[str]) -> tuple[DataFile, ...]:
+    actions = pa.table(table.get_add_actions(flatten=True))
     paths = actions.column("path").to_pylist()
     rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None] * len(paths)
-    files = (DataFile(path, count) for path, count in zip(paths, rows, strict=True))
+    values = [actions.column(f"partition.{name}").to_pylist() for name in partition_columns]
+    partitions = zip(*values, strict=True) if values else [()] * len(paths)
+    files = (DataFile(path, count, tuple(held)) for path, count, held in zip(paths, rows, partitions, strict=True))
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def _changed_rows(commit: Path) -> bool:
+def _changed_rows(actions: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a commit added or removed rows; one that records an epoch, or only moves rows, did not."""
-    with commit.open(encoding="utf-8") as lines:
-        actions = (json.loads(line) for line in lines)
-        return any((action.get("add") or action.get("remove") or {}).get("dataChange") for action in actions)
+    return any((action.get("add") or action.get("remove") or {}).get("dataChange") for action in actions)

@@ -12,24 +12,25 @@ machine is the file system's to say: `deltalake` doesn't wait for the disk.
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
 
 from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, TableError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
+from velostream.model.object_store import S3_OPTIONS
 from velostream.model.options import Option, Options
 from velostream.tables.base import Origin, TableCapabilities, TableSpec
 from velostream.tables.delta.codec import Codec
-from velostream.tables.delta.files import DataFiles
-from velostream.tables.delta.log import DeltaLog, LogState, LostRace, wrapped_errors
+from velostream.tables.delta.files import DataFiles, FileLayout
+from velostream.tables.delta.location import Location, wrapped_errors
+from velostream.tables.delta.log import DeltaLog, LogState, LostRace
+from velostream.tables.delta.partitions import check_partition_columns
 from velostream.tables.delta.snapshot import DeltaCondition, DeltaSnapshot
 from velostream.tables.delta.writing import FilesToChange, changed_rows
 from velostream.tables.difference import Differ, Difference
@@ -55,14 +56,16 @@ class DeltaTable(StoredTable):
 
     kind: ClassVar[str] = "delta"
     options: ClassVar[tuple[Option, ...]] = (
-        Option("url", "folder of the tables, or a Delta table itself; default: a folder of the connection's own"),
+        Option("url", "folder or s3:// prefix of the tables, or a Delta table itself; default: the connection's own"),
         Option("table", "name of the table's folder there; default: the table's name"),
+        Option("partition.by", "columns a,b by whose values rows are kept apart; default: those of the table there"),
         IF_EXISTS,
         ACCESS,
+        *S3_OPTIONS,
     )
     capabilities: ClassVar[TableCapabilities] = replace(WRITABLE, versions=True)
 
-    def __init__(self, spec: TableSpec, location: Path, *, read_only: bool) -> None:
+    def __init__(self, spec: TableSpec, location: Location, *, read_only: bool) -> None:
         """Use `DeltaTable.open`."""
         self.name = spec.name
         self.schema = spec.schema
@@ -70,16 +73,18 @@ class DeltaTable(StoredTable):
         self._read_only = read_only
         self._location = location
         self._codec = Codec(spec.schema)
-        self._files = DataFiles(location, self._codec)
         self._differ = Differ(spec.name, spec.schema)
         self._conditions = lru_cache(maxsize=_CACHED_CONDITIONS)(partial(DeltaCondition, schema=spec.schema))
         self._reading = DeltaLog(location)
+        self._files = DataFiles(
+            FileLayout(location, spec.name, spec.schema, self._reading.partition_columns), self._codec
+        )
         self._reading_lock = threading.Lock()
         self._writing = DeltaLog(location)
         self._writing_lock = threading.RLock()
         self._exclusive_at: int | None = None
         """The version that commits of an exclusive stretch have to follow."""
-        self._check_columns()
+        self._check_columns(Options(spec.options, self.options).text("partition.by"))
         owner = self._reading.configuration.get(_OWNER)
         self.origin = None if owner is None else Origin(owner, made=True)
 
@@ -97,9 +102,11 @@ class DeltaTable(StoredTable):
                     raise AlreadyExistsError.of("table", str(location))
                 case "replace":
                     _remove(location)
+        partition_by = options.text("partition.by")
         if not DeltaLog.exists(location):
             configuration = {_OWNER: spec.id, _SCHEMA: json.dumps(spec.schema.to_json())}
-            DeltaLog.create(location, Codec(spec.schema).encoded, configuration)
+            names = () if partition_by is None else check_partition_columns(partition_by, spec.schema)
+            DeltaLog.create(location, Codec(spec.schema).encoded, configuration, partition_by=names)
         return cls(spec, location, read_only=False)
 
     @property
@@ -141,6 +148,15 @@ class DeltaTable(StoredTable):
     def snapshot(self, version: int | None = None) -> DeltaSnapshot:
         state = self._newest() if version is None else self._at(version)
         return DeltaSnapshot(self.name, self.schema, state=state, files=self._files, compile_condition=self._conditions)
+
+    def version_at(self, instant: datetime) -> int:
+        """By the times of the log, which begin with the making of the table."""
+        with self._reading_lock:
+            self._reading.newest()
+            found = self._reading.version_at(instant)
+        if found is None:
+            raise TableError.no_version_at(self.name, instant)
+        return found
 
     def changes(self, since: int, until: int | None = None) -> ChangeBatch:
         end = self._newest() if until is None else self._at(until)
@@ -204,7 +220,7 @@ class DeltaTable(StoredTable):
         self._files.forget_all_but(done.files)
         return state.data_version if difference.empty else state.version + 1
 
-    def _check_columns(self) -> None:
+    def _check_columns(self, partition_by: str | None) -> None:
         """Raises `StateError` when what is there has other columns, or can't be read here."""
         known = self._reading.configuration.get(_SCHEMA)
         there = self._reading.columns(read_only=self._read_only)
@@ -215,9 +231,12 @@ class DeltaTable(StoredTable):
         if not same:
             stored = ", ".join(f"{field.name} {field.type}" for field in there)
             raise mismatch(self.kind, self.name, [f"stored: {stored}"])
+        apart = self._reading.partition_columns
+        if partition_by is not None and check_partition_columns(partition_by, self.schema) != apart:
+            raise mismatch(self.kind, self.name, [f"it is partitioned by: {', '.join(apart) or 'nothing'}"])
 
 
-def _location(spec: TableSpec, options: Options) -> Path:
+def _location(spec: TableSpec, options: Options) -> Location:
     """Where the table is: at `url` itself if that is a Delta table, else in a folder there."""
     url, name = options.text("url"), options.text("table")
     if url is None:
@@ -225,14 +244,11 @@ def _location(spec: TableSpec, options: Options) -> Path:
             raise OptionError(
                 'kind "delta" needs the option "url"', hint="WITH ('url' = '/data/lake')", code="missing-option"
             )
-        return spec.directory / "delta"
-    parts = urlsplit(url)
-    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        raise OptionError.value("url", url, expected="a path or a file:// URI")
-    folder = Path(unquote(parts.path) if parts.scheme else url)
+        return Location.local(spec.directory / "delta")
+    folder = Location.of(url, options)
     return folder if name is None and DeltaLog.exists(folder) else folder / (name or spec.name)
 
 
-def _remove(location: Path) -> None:
+def _remove(location: Location) -> None:
     with wrapped_errors(location):
-        shutil.rmtree(location)
+        location.remove_all()

@@ -24,7 +24,7 @@ from velostream.tables.memory.matching import Hashes, Mask, hash_rows, rows_matc
 _PLACE = "_place"
 _SMALL_FILE = 50_000
 _MOST_SMALL_FILES = 24
-"""With more of them, a commit puts their rows into the file it writes anyway."""
+"""With more of them in a partition, a commit puts their rows into the file it writes anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class FilesToChange:
         going: dict[DataFile, list[int]] = {}
         for handle in difference.removed.handles:
             going.setdefault(handle.file, []).append(handle.row)
-        small = [file for file in self._state.files if file.rows is not None and file.rows < _SMALL_FILE]
-        if len(small) > _MOST_SMALL_FILES:
-            for file in small:
-                going.setdefault(file, [])
+        for small in self._small_files().values():
+            if len(small) > _MOST_SMALL_FILES:
+                for file in small:
+                    going.setdefault(file, [])
         staying = []
         for file in sorted(going, key=lambda file: file.path):
             rows = self._rows(file)
@@ -74,6 +74,14 @@ class FilesToChange:
             kept[going[file]] = False
             staying.append(rows.filter(pa.array(kept)))
         return list(going), pa.concat_tables([*staying, difference.added])
+
+    def _small_files(self) -> dict[tuple[Any, ...], list[DataFile]]:
+        """By partition: what is of different ones can't be put into one file."""
+        small: dict[tuple[Any, ...], list[DataFile]] = {}
+        for file in self._state.files:
+            if file.rows is not None and file.rows < _SMALL_FILE:
+                small.setdefault(file.partition, []).append(file)
+        return small
 
     def _having(self, values: pa.Table) -> Present:
         """The rows that have one of these values in the columns of the same names, exactly."""
