@@ -16,8 +16,18 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ROOT = Path(__file__).parent.parent
 
 
+FORMS = {
+    "dict": None,
+    "normal": "'table_model' = 'normal'",
+    "compact": "'table_model' = 'compact'",
+    "compact, lz4": "'table_model' = 'compact', 'compression' = 'lz4'",
+    "compact, zstd": "'table_model' = 'compact', 'compression' = 'zstd'",
+}
+"""A dict of dicts, or a table with these options."""
+
+
 def resident_bytes(count: int, form: str) -> int:
-    """Bytes that `count` rows of the workload take as a `dict` of dicts, or in a `normal` or `compact` table."""
+    """Bytes that `count` rows of the workload take in one of the `FORMS`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
     command = [sys.executable, "-m", "benchmarks.table_memory", str(count), form]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -39,7 +49,8 @@ def _grown(count: int, form: str) -> int:
     piece = min(count, 50_000)
     workload(piece)
     kept: Any
-    if form == "dict":
+    options = FORMS[form]
+    if options is None:
         before = _resident()
         kept = {}
         for start in range(0, count, piece):
@@ -51,7 +62,7 @@ def _grown(count: int, form: str) -> int:
 
         connection = velostream.connect()
         for name in ("warm", "t"):
-            connection.execute(f"CREATE TABLE {name} ({COLUMNS}) WITH ('table_model' = '{form}')")
+            connection.execute(f"CREATE TABLE {name} ({COLUMNS}) WITH ({options})")
         connection.table("warm").bulk_insert(workload(piece))
         connection.execute("DROP TABLE warm")
         before = _resident()

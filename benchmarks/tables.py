@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 import velostream
 from benchmarks.harness import Case, Contender, Measurement, expect, measure
-from benchmarks.table_memory import resident_bytes
+from benchmarks.table_memory import FORMS, resident_bytes
 from velostream.model.change import Mode, Write
 from velostream.model.schema import Schema
 from velostream.tables.memory import CommitSequence
@@ -430,7 +430,7 @@ class _Round:
 
     def _show_memory(self) -> None:
         """Printed apart: bytes are no time."""
-        figures = {form: resident_bytes(self.count, form) for form in ("dict", "normal", "compact")}
+        figures = {form: resident_bytes(self.count, form) for form in FORMS}
         for form, size in figures.items():
             print(
                 f"memory of {self.count:,} rows, {form}: {size / self.count:,.0f} bytes per row "

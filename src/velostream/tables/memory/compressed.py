@@ -34,7 +34,8 @@ class CompressedColumn:
         options = pa.ipc.IpcWriteOptions(compression=codec)
         with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
             writer.write_batch(batch)
-        return cls(sink.getvalue())
+        # A copy, as the stream's own memory has room for more at its end.
+        return cls(pa.py_buffer(sink.getvalue().to_pybytes()))
 
     @property
     def nbytes(self) -> int:
