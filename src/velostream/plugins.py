@@ -44,6 +44,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
     Group.SINKS: {
         "file": "velostream.sinks.files:FileSink",
         "console": "velostream.sinks.console:ConsoleSink",
+        "kafka": "velostream.sinks.kafka:KafkaSink",
         "memory": "velostream.sinks.memory:MemorySink",
     },
 }

@@ -8,6 +8,8 @@ from velostream.model.spool import Spool
 from velostream.plugins import Group, load, names
 from velostream.sinks.base import SinkSpec
 from velostream.sources.base import SourceSpec
+from velostream.testing.kafka_feed import settled_end
+from velostream.testing.services.kafka import KafkaService
 from velostream.testing.sink_suite import SinkSuite, SinkTarget
 
 
@@ -59,7 +61,26 @@ class ConsoleTarget(SinkTarget):
         return [json.loads(line)["id"] for line in self.text.splitlines() if line]
 
 
+class KafkaTarget(SinkTarget):
+    def __init__(self):
+        self.url = KafkaService.shared().new_topic()
+
+    def sink(self):
+        return load(Group.SINKS, "kafka")(SinkSpec("kafka", self.url, {}))
+
+    def numbers(self):
+        source = load(Group.SOURCES, "kafka")(SourceSpec("kafka", self.url, {"record.schema": "id BIGINT"}))
+        start = source.initial_offset()
+        return [
+            row["id"]
+            for partition in source.partitions(start, settled_end(self.url))
+            for batch in source.read(partition, source.schema(), pytest.fail)
+            for row in batch.to_pylist()
+        ]
+
+
 TARGETS = {
+    "kafka": {"json": lambda _, __: KafkaTarget()},
     "memory": {"spool": lambda folder, _: MemoryTarget(folder)},
     "console": {"json": lambda _, capsys: ConsoleTarget(capsys)},
     "file": {

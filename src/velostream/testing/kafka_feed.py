@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from velostream.errors import Category
 from velostream.formats.base import FormatSettings
 from velostream.formats.registry import record_format
 from velostream.plugins import Group, load
-from velostream.sources.base import Source, SourceSpec
+from velostream.sources.base import Offset, Source, SourceSpec
 from velostream.testing.feeds import SourceFeed, Trouble, numbered_rows
 from velostream.testing.services.kafka import PASSWORD, USER, KafkaService
 
@@ -28,6 +29,21 @@ def send(url: str, messages: Iterable[Message], *, partition: int | None = None)
     """Put messages into the topic of a URL; they are there when this returns."""
     brokers, _, topic = url.removeprefix("kafka://").rpartition("/")
     _send(_producer(brokers), topic, messages, partition)
+
+
+def settled_end(url: str) -> Offset:
+    """The end of a topic once no transaction is open there any more: brokers close them a moment after the commit."""
+    committed, everything = (
+        load(Group.SOURCES, "kafka")(SourceSpec("kafka", url, {"isolation.level": level}))
+        for level in ("read_committed", "read_uncommitted")
+    )
+    start = committed.initial_offset()
+    deadline = time.monotonic() + _FLUSH_SECONDS
+    while (end := committed.latest_offset(start)) != everything.latest_offset(start):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"a transaction stays open in {url}")
+        time.sleep(0.01)
+    return end
 
 
 class KafkaFeed(SourceFeed):

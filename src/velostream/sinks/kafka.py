@@ -1,0 +1,193 @@
+"""`kafka://topic` as a target: one message per row, each batch a transaction.
+
+The columns `_key`, `_headers` and `_timestamp` become those of the message, all others are its value. Without `_key`
+the message's key is made of the columns of the option `key`, else of the key of the rows: the text of one column, a
+JSON object of several.
+
+A batch's epoch is the offset that a consumer group, named after the writer, commits in the same transaction. So it is
+there with the messages or not at all, and a batch that is repeated after a crash is known by it.
+Delivery guarantee: exactly-once for readers of committed records, while a group's offsets are kept by the brokers
+(`offsets.retention.minutes`, a week by default) from the crash until the batch is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velostream.errors import SourceError, StoreError
+from velostream.formats.json import json_column
+from velostream.formats.options import RECORD_OPTIONS, format_settings
+from velostream.formats.registry import RECORD_NAMES, record_format
+from velostream.model.change import Epoch
+from velostream.model.kafka import CLIENT_OPTIONS, TOPIC_OPTIONS, TopicAddress, TopicClient
+from velostream.model.options import Option, OptionType
+from velostream.model.rows import json_text
+from velostream.model.schema import Schema
+from velostream.sinks.base import Sink, SinkCapabilities, SinkSpec
+from velostream.sinks.common import with_parameters
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
+
+_KEY = "_key"
+_HEADERS = "_headers"
+_TIMESTAMP = "_timestamp"
+_OF_MESSAGE = (_KEY, _HEADERS, _TIMESTAMP)
+_TRANSACTION_SECONDS = 300
+_QUEUE_SECONDS = 1.0
+_PRODUCING = {
+    # Rows of one key go where other writers of the topic, which are mostly Java's, put them.
+    "partitioner": "murmur2_random",
+    "linger.ms": 5,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 256 << 10,
+    "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
+}
+
+
+class KafkaSink(Sink):
+    """One topic. Delivery guarantee: exactly-once for readers of committed records."""
+
+    kind = "kafka"
+    capabilities = SinkCapabilities(idempotent=True, guarantee="exactly-once")
+    options = (
+        Option("format", "how to write messages", OptionType.CHOICE, "json", RECORD_NAMES),
+        *RECORD_OPTIONS,
+        Option("key", "columns that make the message's key; default: the key of the rows"),
+        *CLIENT_OPTIONS,
+        *TOPIC_OPTIONS,
+    )
+
+    def __init__(self, spec: SinkSpec) -> None:
+        super().__init__(with_parameters(spec))
+        self._address = TopicAddress.of(self.spec.uri, self.settings)
+        settings = format_settings(self.settings, subject=f"{self._address.topic}-value")
+        self._format = record_format(self.settings.text("format") or "json", settings)
+        self._client = TopicClient(self._address, self.settings)
+        self._key: tuple[str, ...] = ()
+        self._writers: dict[str, _Writer] = {}
+
+    def open(self, schema: Schema) -> None:
+        """Checks the topic, or makes it, and that the rows can be written in the format."""
+        key = tuple(name.strip() for name in (self.settings.text("key") or "").split(",") if name.strip())
+        self._key = tuple(schema.column(name).name for name in key) or schema.key
+        self._format.encode(_values(schema.arrow.empty_table()))
+        with self._as_store():
+            if self.settings.boolean("topic.create.if.missing"):
+                self._client.create_if_missing()
+            self._client.describe()
+
+    def write(self, rows: pa.Table, epoch: Epoch) -> None:
+        if not rows.num_rows:
+            return
+        values = self._format.encode(_values(rows)).to_pylist()
+        messages = zip(values, self._keys(rows), _headers(rows), _timestamps(rows), strict=True)
+        with self._as_store():
+            writer = self._writers.get(epoch.writer)
+            if writer is None:
+                writer = self._writers[epoch.writer] = _Writer(self._client, epoch.writer)
+            try:
+                writer.write(messages, epoch.number)
+            except BaseException:
+                # A producer whose transaction failed may be of no use any more; a new one ends what it has left open.
+                self._writers.pop(epoch.writer).close()
+                raise
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+        self._client.close()
+
+    def _keys(self, rows: pa.Table) -> Sequence[bytes | str | None]:
+        if _KEY in rows.column_names:
+            keys: list[bytes | str | None] = rows[_KEY].to_pylist()
+            return keys
+        if not self._key:
+            return [None] * rows.num_rows
+        if len(self._key) == 1:
+            texts: list[bytes | str | None] = json_column(rows[self._key[0]]).to_pylist()
+            return texts
+        return [json_text(record) for record in rows.select(list(self._key)).to_pylist()]
+
+    @contextmanager
+    def _as_store(self) -> Iterator[None]:
+        """Trouble with the brokers is the sink's, not that of what is read."""
+        try:
+            yield
+        except SourceError as error:
+            raise StoreError(
+                error.message, detail=error.detail, hint=error.hint, code=error.code, category=error.category
+            ) from error
+
+
+class _Writer:
+    """The producer of one writer of epochs, and the group that knows its last one."""
+
+    def __init__(self, client: TopicClient, name: str) -> None:
+        self._client = client
+        self._name = f"velostream-{name}"
+        self._written: int | None = None
+        with client.speaking():
+            self._producer: Producer = client.producer(**_PRODUCING, **{"transactional.id": self._name})
+            # Ends what a former producer of this name has begun, and keeps it from ever writing again.
+            self._producer.init_transactions(2 * client.timeout_seconds)
+            self._group: Consumer = client.consumer(**{"group.id": self._name, "isolation.level": "read_committed"})
+
+    def write(self, messages: Iterator[Any], number: int) -> None:
+        """One transaction with the messages and the number, unless one has been committed already."""
+        from confluent_kafka import TopicPartition
+
+        patience = 2 * self._client.timeout_seconds
+        with self._client.speaking():
+            place = TopicPartition(self._client.address.topic, 0)
+            if self._written is None:
+                (found,) = self._group.committed([place], timeout=patience)
+                self._written = found.offset - 1
+            if self._written >= number:
+                return
+            self._producer.begin_transaction()
+            self._send(messages)
+            place.offset = number + 1
+            self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), patience)
+            self._producer.commit_transaction(_TRANSACTION_SECONDS)
+            self._written = number
+
+    def close(self) -> None:
+        self._group.close()
+
+    def _send(self, messages: Iterator[Any]) -> None:
+        topic = self._client.address.topic
+        for value, key, headers, timestamp in messages:
+            while True:
+                try:
+                    self._producer.produce(topic, value, key, headers=headers, timestamp=timestamp)
+                    break
+                except BufferError:
+                    # The queue is full: let the brokers take some of it.
+                    self._producer.poll(_QUEUE_SECONDS)
+
+
+def _values(rows: pa.Table) -> pa.Table:
+    """The columns that make the value of a message."""
+    return rows.select([name for name in rows.column_names if name not in _OF_MESSAGE])
+
+
+def _headers(rows: pa.Table) -> list[list[tuple[str, str | None]] | None]:
+    if _HEADERS not in rows.column_names:
+        return [None] * rows.num_rows
+    found: list[list[tuple[str, str | None]] | None] = rows[_HEADERS].to_pylist()
+    return found
+
+
+def _timestamps(rows: pa.Table) -> list[int]:
+    """Milliseconds since 1970; 0 has the producer take the time it is."""
+    if _TIMESTAMP not in rows.column_names:
+        return [0] * rows.num_rows
+    milliseconds = rows[_TIMESTAMP].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    found: list[int] = milliseconds.fill_null(0).to_pylist()
+    return found
