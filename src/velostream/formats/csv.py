@@ -86,7 +86,7 @@ class CsvFormat(LineFormat):
                 raise _not_text()
             rows += texts.num_rows
             for name, column in zip(texts.column_names, texts.columns, strict=True):
-                observe_texts(observed.setdefault(name, ObservedType()), column)
+                observe_texts(observed.setdefault(name, ObservedType()), column, times=self.settings.times)
         return Schema(tuple(Column(name, column.type()) for name, column in observed.items())) if rows else None
 
     def decode(self, data: bytes, preamble: Preamble, schema: Schema, reject: Reject) -> pa.Table:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from velostream.errors import Category, SourceError, UnsupportedError
 from velostream.formats.base import Decoded, RecordFormat, Reject, Rejected
 from velostream.formats.connect_types import ConnectType, connect_type
-from velostream.formats.inference import json_text_kind
 from velostream.formats.json import infer_records, parse_json
 from velostream.formats.wire import without_header
 from velostream.model.change import CHANGE
@@ -65,7 +64,7 @@ class DebeziumRecords(RecordFormat):
             return _columns(typed, rows)
         if not rows and problem is not None:
             raise _not_debezium(problem)
-        return infer_records(rows)
+        return infer_records(rows, self.settings.times)
 
     def decode(self, records: pa.Array, schema: Schema, reject: Reject) -> Decoded:
         changes: list[_Change] = []
@@ -204,7 +203,7 @@ def _columns(types: Mapping[str, ConnectType], rows: list[Mapping[str, Any]]) ->
     for name, found in types.items():
         type_ = found.type
         if type_ is None:
-            observed = ObservedType(json_text_kind)
+            observed = ObservedType()
             for row in rows:
                 observed.observe(row.get(name))
             type_ = observed.type()

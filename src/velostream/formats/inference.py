@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.model.inference import Kind, ObservedType, whole_digits
+from velostream.model.conform import ISO_IN_UTC, TimeRules
+from velostream.model.inference import Kind, ObservedType, TextKind, whole_digits
 
 _BOOLEAN = r"(?i)^(?:true|false)$"
 _INTEGER = r"^-?(?:0|[1-9][0-9]*)$"
@@ -23,8 +25,24 @@ _TIMESTAMP_TEXT = re.compile(_TIMESTAMP)
 _SAFE_DIGITS = 18
 
 
-def json_text_kind(text: str) -> Kind:
-    """What a JSON string stands for: an ISO-8601 date or timestamp, else text; numbers in quotes stay text."""
+def json_text_kinds(times: TimeRules) -> TextKind:
+    """Says what a JSON string stands for: a date or timestamp as `times` has them, else text."""
+    pattern = times.pattern
+    if pattern is None:
+        return _iso_kind
+
+    def kind(text: str) -> Kind:
+        try:
+            datetime.strptime(text, pattern)  # noqa: DTZ007 - only whether it can be read is asked
+        except ValueError:
+            return _iso_kind(text)
+        return Kind.TIMESTAMP
+
+    return kind
+
+
+def _iso_kind(text: str) -> Kind:
+    """Numbers in quotes stay text."""
     if len(text) < 10 or text[4:5] != "-":
         return Kind.TEXT
     if _DATE_TEXT.match(text):
@@ -32,7 +50,7 @@ def json_text_kind(text: str) -> Kind:
     return Kind.TIMESTAMP if _TIMESTAMP_TEXT.match(text) else Kind.TEXT
 
 
-def observe_texts(observed: ObservedType, texts: pa.Array | pa.ChunkedArray) -> None:
+def observe_texts(observed: ObservedType, texts: pa.Array | pa.ChunkedArray, *, times: TimeRules = ISO_IN_UTC) -> None:
     """Take a column of texts as written in a file into account; empty ones say nothing.
 
     A number with leading zeros is text: it is an identifier more often than a number, and zeros can't be given back.
@@ -40,6 +58,9 @@ def observe_texts(observed: ObservedType, texts: pa.Array | pa.ChunkedArray) -> 
     values = pc.unique(pc.utf8_trim_whitespace(texts)).drop_null()
     values = values.filter(pc.not_equal(values, ""))
     if not len(values):
+        return
+    if times.pattern is not None and _all_match(values, times.pattern):
+        observed.observe_kind(Kind.TIMESTAMP)
         return
     for pattern, take in _READINGS:
         matches = pc.match_substring_regex(values, pattern)
@@ -49,6 +70,11 @@ def observe_texts(observed: ObservedType, texts: pa.Array | pa.ChunkedArray) -> 
         if not len(values):
             return
     observed.observe_kind(Kind.TEXT)
+
+
+def _all_match(values: pa.Array, pattern: str) -> bool:
+    """Whether each text is a timestamp of that form; one that isn't makes numbers of eight digits numbers again."""
+    return not pc.strptime(values, format=pattern, unit="us", error_is_null=True).null_count
 
 
 def _take_integers(observed: ObservedType, values: pa.Array) -> None:

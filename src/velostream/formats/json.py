@@ -19,10 +19,10 @@ import pyarrow.json as arrow_json
 from velostream.errors import Category, SourceError
 from velostream.formats.base import LineFormat, Preamble, Reject, Rejected, Sample, WholeFormat
 from velostream.formats.compression import compressed, compression_of, read_blocks
-from velostream.formats.inference import json_text_kind
+from velostream.formats.inference import json_text_kinds
 from velostream.formats.lines import find_records, skipped_length
 from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
-from velostream.model.conform import cast_column
+from velostream.model.conform import ISO_IN_UTC, TimeRules, cast_column
 from velostream.model.inference import ObservedType
 from velostream.model.rows import json_text, records_to_arrow
 from velostream.model.schema import Column, Schema
@@ -58,7 +58,7 @@ class JsonLinesFormat(LineFormat):
         lines = itertools.chain.from_iterable(sample.data.splitlines() for sample in samples)
         records = list(itertools.islice((line for line in lines if line.strip()), _SAMPLE_RECORDS))
         parsed = (_parsed_or_none(line, self.settings.encoding) for line in records)
-        schema = infer_records(record for record in parsed if record is not None)
+        schema = infer_records((record for record in parsed if record is not None), self.settings.times)
         if schema is None and records:
             raise _not_json(records[0])
         return schema
@@ -147,7 +147,7 @@ class JsonDocumentFormat(WholeFormat):
     def infer(self, paths: Sequence[Path]) -> Schema | None:
         per_file = (self._records(path) for path in paths)
         records = itertools.islice(itertools.chain.from_iterable(per_file), _SAMPLE_RECORDS)
-        return infer_records(record for record in records if isinstance(record, Mapping))
+        return infer_records((record for record in records if isinstance(record, Mapping)), self.settings.times)
 
     def units(self, path: Path) -> Sequence[int]:
         return (len(self._records(path)),)
@@ -191,14 +191,15 @@ class JsonDocumentFormat(WholeFormat):
         return found if isinstance(found, list) else [found]
 
 
-def infer_records(records: Iterable[Mapping[str, Any]]) -> Schema | None:
+def infer_records(records: Iterable[Mapping[str, Any]], times: TimeRules = ISO_IN_UTC) -> Schema | None:
     """Columns and types of parsed JSON objects, in order of first appearance; None when there is none."""
+    text_kind = json_text_kinds(times)
     observed: dict[str, ObservedType] = {}
     for record in records:
         for name, value in record.items():
             column = observed.get(name)
             if column is None:
-                column = observed[name] = ObservedType(json_text_kind)
+                column = observed[name] = ObservedType(text_kind)
             column.observe(value)
     return Schema(tuple(Column(name, column.type()) for name, column in observed.items())) if observed else None
 

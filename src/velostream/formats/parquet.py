@@ -38,7 +38,7 @@ class ParquetFormat(WholeFormat):
             columns = [name for name in file.schema_arrow.names if name.lower() in wanted]
             number = sum(file.metadata.row_group(group).num_rows for group in range(start))
             for group in range(start, end):
-                rows = file.read_row_group(group, columns=columns, use_threads=False)
+                rows = _row_group(file, path, group, columns)
 
                 def misfit(index: int, reason: str, rows: pa.Table = rows, before: int = number) -> None:
                     raw = json_text(rows.slice(index, 1).to_pylist()[0])
@@ -63,10 +63,21 @@ def _open(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(
-            f'file "{path}" is not a readable Parquet file',
-            detail=str(error),
-            hint="WITH ('format' = 'csv') or 'json' if it is that",
-            code="unreadable-file",
-            category=Category.DATA,
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _row_group(file: pq.ParquetFile, path: Path, group: int, columns: list[str]) -> pa.Table:
+    try:
+        return file.read_row_group(group, columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f'file "{path}" is not a readable Parquet file',
+        detail=str(error),
+        hint="WITH ('format' = 'csv') or 'json' if it is that",
+        code="unreadable-file",
+        category=Category.DATA,
+    )

@@ -231,10 +231,17 @@ def _fit_boolean(value: Any, _type: pa.DataType, _times: TimeRules) -> bool:
 def _fit_integer(value: Any, _type: pa.DataType, _times: TimeRules) -> int:
     if isinstance(value, bool):
         raise MisfitError("a truth value is no number")
-    number = Decimal(value.strip()) if isinstance(value, str) else Decimal(value)
+    number = _number(value)
     if number != number.to_integral_value():
         raise MisfitError("not a whole number")
     return int(number)
+
+
+def _number(value: Any) -> Decimal:
+    try:
+        return Decimal(value.strip()) if isinstance(value, str) else Decimal(value)
+    except InvalidOperation as error:
+        raise MisfitError("not a number") from error
 
 
 def _fit_double(value: Any, _type: pa.DataType, _times: TimeRules) -> float:
@@ -246,7 +253,7 @@ def _fit_double(value: Any, _type: pa.DataType, _times: TimeRules) -> float:
 def _fit_decimal(value: Any, type_: pa.DataType, _times: TimeRules) -> Decimal:
     if isinstance(value, bool):
         raise MisfitError("a truth value is no number")
-    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    number = _number(repr(value) if isinstance(value, float) else value)
     if not number.is_finite():
         raise MisfitError("not a finite number")
     scaled = number.normalize() if -int(number.as_tuple().exponent) > type_.scale else number

@@ -1,7 +1,8 @@
 import pyarrow as pa
 import pytest
 
-from velostream.formats.inference import json_text_kind, observe_texts
+from velostream.formats.inference import json_text_kinds, observe_texts
+from velostream.model.conform import TimeRules
 from velostream.model.inference import Kind, ObservedType
 from velostream.model.types import render_type
 
@@ -65,4 +66,23 @@ def test_the_narrowest_type_that_holds_all(texts, expected):
     ],
 )
 def test_dates_in_json_strings(text, kind):
-    assert json_text_kind(text) is kind
+    assert json_text_kinds(TimeRules())(text) is kind
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("31.12.2025", "01.01.2026", ""), "TIMESTAMP"),
+        (("31.12.2025", "soon"), "STRING"),
+        (("1", "2"), "BIGINT"),
+    ],
+)
+def test_timestamps_written_another_way_are_known_by_their_format(texts, expected):
+    times = TimeRules(pattern="%d.%m.%Y")
+    observed = ObservedType()
+    observe_texts(observed, pa.array(texts, pa.string()), times=times)
+    assert render_type(observed.type()) == expected
+    in_json = ObservedType(json_text_kinds(times))
+    for text in filter(None, texts):
+        in_json.observe(text)
+    assert render_type(in_json.type()) == ("TIMESTAMP" if expected == "TIMESTAMP" else "STRING")

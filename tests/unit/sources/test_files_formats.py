@@ -1,0 +1,153 @@
+"""Files of every format and compression through the file source."""
+
+import gzip
+import json
+import pickle
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from velostream.errors import Category, OptionError, SourceError
+from velostream.formats import whole_text
+from velostream.formats.compression import compressed
+from velostream.sources.base import SourceSpec
+from velostream.sources.files import FileSource
+
+LINES = b"id,name\n1,a\n2,b\n3,c\n"
+
+
+def source_of(uri, **options):
+    values = {name.replace("_", "."): value for name, value in options.items()}
+    return FileSource(SourceSpec("file", str(uri), values))
+
+
+def read_all(source, schema=None):
+    bad = []
+    start = source.initial_offset()
+    reader = pickle.loads(pickle.dumps(source))
+    rows = [
+        row
+        for partition in source.partitions(start, json.loads(json.dumps(source.latest_offset(start))))
+        for batch in reader.read(partition, schema or source.schema(), bad.append)
+        for row in batch.to_pylist()
+    ]
+    return rows, bad
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("gz", "gzip"), ("zst", "zstd"), ("bz2", "bz2"), ("lz4", "lz4")])
+def test_compression_is_known_by_the_name_or_by_the_option(tmp_path, suffix, codec):
+    named, unnamed = tmp_path / f"rows.csv.{suffix}", tmp_path / "rows.csv"
+    named.write_bytes(compressed(LINES, codec))
+    unnamed.write_bytes(compressed(LINES, codec))
+    expected = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 3, "name": "c"}]
+    assert read_all(source_of(named)) == (expected, [])
+    assert read_all(source_of(unnamed, compression=codec)) == (expected, [])
+    plain = tmp_path / f"plain.csv.{suffix}"
+    plain.write_bytes(LINES)
+    assert read_all(source_of(plain, compression="none")) == (expected, [])
+
+
+def test_a_compressed_file_larger_than_a_block_is_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(whole_text, "_BLOCK_BYTES", 64)
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(b'{"id": %d, "text": "%s"}\n' % (n, b"x" * n) for n in range(200))))
+    rows, bad = read_all(source_of(path))
+    assert [row["id"] for row in rows] == list(range(200))
+    assert bad == []
+
+
+def test_a_bad_record_in_a_compressed_file_has_its_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(whole_text, "_BLOCK_BYTES", 8)
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(LINES + b"many,more,fields\n5,e\n"))
+    rows, bad = read_all(source_of(path))
+    assert [row["id"] for row in rows] == [1, 2, 3, 5]
+    assert [(record.raw, record.position) for record in bad] == [(b"many,more,fields", f"{path} record 4")]
+
+
+def test_a_compressed_file_that_is_cut_off_keeps_what_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(whole_text, "_BLOCK_BYTES", 1 << 12)
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(b"id\n" + b"".join(b"%d\n" % (n * n) for n in range(20_000)))[:-100])
+    source = source_of(path, record_schema="id BIGINT")
+    rows, bad = read_all(source)
+    assert 1_000 < len(rows) < 20_000
+    assert [row["id"] for row in rows] == [n * n for n in range(len(rows))]
+    assert "cut" in bad[0].reason or "Truncated" in bad[0].reason
+    with pytest.raises(SourceError) as caught:
+        source_of(path).schema()
+    assert (caught.value.code, caught.value.category) == ("unreadable-file", Category.DATA)
+
+
+def test_json_documents_may_be_compressed_and_are_told_from_lines(tmp_path):
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'[{"id": 1},\n {"id": 2}]'))
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(b'{"id": 3}\n{"id": 4}\n'))
+    assert [row["id"] for row in read_all(source_of(tmp_path / "*.json.gz"))[0]] == [1, 2, 3, 4]
+
+
+def test_plain_and_compressed_files_stand_side_by_side(tmp_path):
+    (tmp_path / "2025").mkdir()
+    (tmp_path / "2025" / "a.csv").write_bytes(LINES)
+    (tmp_path / "2025" / "b.csv.gz").write_bytes(gzip.compress(b"id,name\n4,d\n"))
+    (tmp_path / "c.csv").write_bytes(b"id,name\n5,e\n")
+    rows, bad = read_all(source_of(f"{tmp_path}/**/*.{{csv,csv.gz}}"))
+    assert ([row["id"] for row in rows], bad) == ([1, 2, 3, 4, 5], [])
+
+
+def test_formats_that_compress_what_is_in_them_need_no_further_compression(tmp_path):
+    (tmp_path / "rows.parquet").write_bytes(b"")
+    with pytest.raises(OptionError, match="compression"):
+        source_of(tmp_path / "rows.parquet", compression="gzip").schema()
+
+
+def test_text_is_a_line_each(tmp_path):
+    path = tmp_path / "app.log"
+    path.write_bytes("# comment\nfirst, line\r\n\nsecond ü\nlast".encode())
+    rows, bad = read_all(source_of(path, skip_lines="1"))
+    assert [row["value"] for row in rows] == ["first, line", "", "second ü", "last"]
+    assert bad == []
+    path.write_bytes(b"good\n\xff\xfe\nalso good\n")
+    rows, bad = read_all(source_of(path))
+    assert [row["value"] for row in rows] == ["good", "also good"]
+    assert [(record.raw, record.position) for record in bad] == [(b"\xff\xfe", f"{path}:2")]
+
+
+def test_text_is_followed_line_by_line(tmp_path):  # B42
+    path = tmp_path / "app.log"
+    path.write_text("one\ntw")
+    source = source_of(path, watch_mode="append")
+    first = source.latest_offset(source.initial_offset())
+    with path.open("a") as file:
+        file.write("o\nthree\n")
+    later = source.latest_offset(first)
+    read = [
+        row["value"]
+        for start, end in ((source.initial_offset(), first), (first, later))
+        for partition in source.partitions(start, end)
+        for batch in source.read(partition, source.schema(), pytest.fail)
+        for row in batch.to_pylist()
+    ]
+    assert read == ["one", "two", "three"]
+
+
+def test_timestamps_of_another_format_are_inferred(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id;at\n1;31.12.2025 23:00\n2;\n")
+    source = source_of(path, delimiter=";", timestamp_format="dd.MM.yyyy HH:mm", timezone="Europe/Berlin")
+    assert source.schema().column("at").sql_type == "TIMESTAMP"
+    rows, bad = read_all(source)
+    assert [row["at"] for row in rows] == [datetime(2025, 12, 31, 22, tzinfo=UTC), None]
+    assert bad == []
+
+
+@pytest.mark.parametrize("name", ["avro", "orc", "parquet"])
+def test_a_damaged_file_stops_no_other(tmp_path, name):
+    good = source_of(tmp_path)._formats.of(f"x.{name}").encode(pa.table({"id": pa.array([1, 2], pa.int64())}))
+    (tmp_path / f"a.{name}").write_bytes(good)
+    (tmp_path / f"b.{name}").write_bytes(b"damaged" + good)
+    (tmp_path / f"c.{name}").write_bytes(good)
+    rows, bad = read_all(source_of(tmp_path))
+    assert [row["id"] for row in rows] == [1, 2, 1, 2]
+    assert [record.position for record in bad] == [str(tmp_path / f"b.{name}")]
+    assert "not a readable" in bad[0].reason
