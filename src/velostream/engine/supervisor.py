@@ -16,7 +16,7 @@ from velostream.engine.declared import fit_declared
 from velostream.engine.options import MEMORY, query_options, store_options
 from velostream.engine.relations import query_error
 from velostream.engine.status import State, StatusBoard
-from velostream.engine.waiting import Patience, WaitingRoom
+from velostream.engine.waiting import Patience, Tried, WaitingRoom
 from velostream.errors import NotFoundError, OptionError, QueryError, SourceError, StateError, StoreError, present
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Strategy
@@ -137,18 +137,21 @@ class Supervisor:
 
     def wait_for_source(self, entry: Entry, trouble: Hindrance, patience: Patience) -> None:
         """Start the entry as soon as its source is there; fail it when patience is up."""
-        deadline = time.monotonic() + patience.seconds
-        next_look = time.monotonic() + patience.interval
+        began = time.monotonic()
+        deadline = began + patience.seconds
+        attempts = 1
+        next_look = began + patience.retry.delay(attempts).total_seconds()
 
         def look_again() -> bool:
-            nonlocal next_look
+            nonlocal next_look, attempts
             current = self._context.catalog.by_id(entry.id)
             if current is None or current.wish is not Wish.RUNNING:
                 return True
             if time.monotonic() < min(next_look, deadline):
                 return False
-            next_look = time.monotonic() + patience.interval
-            return self._attempt(current, deadline)
+            attempts += 1
+            next_look = time.monotonic() + patience.retry.delay(attempts).total_seconds()
+            return self._attempt(current, deadline, tried=Tried(attempts, time.monotonic() - began))
 
         self._say_waiting(entry, trouble)
         self._waiting.add(entry.id, look_again)
@@ -201,14 +204,14 @@ class Supervisor:
         if trouble is not None:
             self.wait_for_source(entry, trouble, Patience(float("inf")))
 
-    def _attempt(self, entry: Entry, deadline: float) -> bool:
+    def _attempt(self, entry: Entry, deadline: float, *, tried: Tried) -> bool:
         """Try to start; false when its source isn't there and there is time left to wait for it."""
-        trouble = self._try(entry, deadline)
+        trouble = self._try(entry, deadline, tried=tried)
         if trouble is not None:
             self._say_waiting(entry, trouble)
         return trouble is None
 
-    def _try(self, entry: Entry, deadline: float) -> Hindrance | None:
+    def _try(self, entry: Entry, deadline: float, *, tried: Tried | None = None) -> Hindrance | None:
         """Start an entry, or give what there is to wait for. Any other trouble shows on its board."""
         board = self._context.board(entry)
         try:
@@ -228,7 +231,8 @@ class Supervisor:
         except (SourceError, StoreError) as trouble:
             if trouble.category.retriable and time.monotonic() < deadline:
                 return trouble
-            board.become(State.FAILED, trouble.message, error=trouble)
+            last = trouble if tried is None else tried.told_in(trouble)
+            board.become(State.FAILED, last.message, error=last)
         except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
             if not self._context.closing.is_set():
                 error = query_error(trouble, f'query "{entry.name}" could not be started')
