@@ -75,6 +75,8 @@ class Origin:
 class Row(Mapping[str, Any]):
     """One row as a mapping. Kinds give their own, decoding a field when it is asked for."""
 
+    __slots__ = ()
+
     @abstractmethod
     def as_dict(self) -> dict[str, Any]: ...
 
@@ -121,6 +123,13 @@ class TableWrites:
     """The version the transaction has read; a commit by anyone else since then is a conflict. None: it read nothing."""
 
 
+class ScanPart(Protocol):
+    """A share of a snapshot's rows that any process can read by itself. Goes to Spark's workers as it is."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows, with the columns that `Snapshot.parts` was asked for."""
+
+
 class Snapshot(ABC):
     """A view of one version. Holds no lock; every method may be called from any thread.
 
@@ -161,6 +170,19 @@ class Snapshot(ABC):
     @abstractmethod
     def scan(self, condition: Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows for which the condition is true, in a stable order, as Arrow."""
+
+    def parquet_files(self) -> Sequence[str] | None:
+        """Paths of Parquet files of this machine that have all rows and nothing else, columns by their names.
+
+        Spark reads them itself, so they have to stay for as long as the version can be read. None: there are none.
+        """
+        return None
+
+    def parts(
+        self, condition: Expression | None = None, columns: Sequence[str] | None = None
+    ) -> Sequence[ScanPart] | None:
+        """The rows of `scan` in shares, for Spark's workers to read; None where only `scan` gives them."""
+        return None
 
     @abstractmethod
     def count(self, condition: Expression | None = None) -> int: ...

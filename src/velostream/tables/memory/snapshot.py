@@ -53,6 +53,7 @@ class MemorySnapshot(Snapshot):
         self._length = journal.row_ends.view[entry]
         """Rows added at or before the number; those from here on are of later commits."""
         self._count = self._length - journal.removed_ends.view[entry]
+        self._all_visible = self._count == self._length
         self._stored = generation.stored
         self._tail_start = self._stored.start
         self._removed = generation.removed.view
@@ -67,7 +68,7 @@ class MemorySnapshot(Snapshot):
             raise self._not_a_key(key) from error
         if position >= self._length:
             position = self._older(position)
-        if position < 0 or self._removed[position] <= self.sequence:
+        if position < 0 or not (self._all_visible or self._removed[position] > self.sequence):
             return None
         if position < self._tail_start:
             return MemoryRow(self._layout, self._stored.chunks, position)
@@ -81,7 +82,7 @@ class MemorySnapshot(Snapshot):
             raise self._not_a_key(key) from error
         if position >= self._length:
             position = self._older(position)
-        return position >= 0 and self._removed[position] > self.sequence
+        return position >= 0 and (self._all_visible or self._removed[position] > self.sequence)
 
     def lookup(self, keys: pa.Array | pa.ChunkedArray | pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         if self._keys is None:
@@ -275,10 +276,6 @@ class MemorySnapshot(Snapshot):
     def _chunks(self) -> Chunks:
         """At least all rows this snapshot sees."""
         return self._stored.columnar(self._length)
-
-    @property
-    def _all_visible(self) -> bool:
-        return self._count == self._length
 
     @property
     def _removals(self) -> Integers:
