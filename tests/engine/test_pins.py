@@ -10,11 +10,12 @@ from velostream.engine.maintain import aggregate
 from velostream.errors import StateError
 from velostream.testing.crash import play_until_crash
 
+# An approximate count is no partial result of ours, so the groups are in Spark's state.
 FIRST_RUN = """
 > CREATE TABLE users (id BIGINT PRIMARY KEY, country STRING, factor DECIMAL(4,2));
 > INSERT INTO users VALUES (1, 'IT', 1.50), (2, 'DE', 2.00);
 > CREATE TABLE sales AS
-  SELECT u.country, COUNT(*) AS n, SUM(o.amount * u.factor) AS total
+  SELECT u.country, approx_count_distinct(o.amount) AS n, SUM(o.amount * u.factor) AS total
   FROM memory://orders o JOIN users u ON o.user_id = u.id GROUP BY u.country;
 $ append orders
 {"user_id": 1, "amount": 10.00}
@@ -48,7 +49,7 @@ def test_state_and_table_agree_after_a_crash_between_their_commits(tmp_path):
         assert rows(connection, "SELECT * FROM sales") == {
             ("IT", "1", "15.0000"),
             ("FR", "1", "4.5000"),
-            ("DE", "2", "4.0400"),
+            ("DE", "1", "4.0400"),
         }
 
 

@@ -203,10 +203,12 @@ class AggregateRunner(Runner):
         rows = arrow_result(frame)
         files = self._checkpoint.files_consumed(batch_id)
         table = self.context.table(self.entry.id)
+        # Without groups there is one row, and the new one takes its place.
+        mode = Mode.UPSERT if table.schema.key else Mode.REPLACE
         self.context.crash_point("aggregate.before-commit")
         self.commit_when_possible(
             Part(
-                writes=[(table, Write(Mode.UPSERT, self._shape(rows, table.schema)))] if rows.num_rows else [],
+                writes=[(table, Write(mode, self._shape(rows, table.schema)))] if rows.num_rows else [],
                 epoch=Epoch(self._writer, batch_id),
                 position={"files": files},
             ),
