@@ -188,6 +188,7 @@ _BOOLEAN_CALLS = frozenset(
     ("=", "<>", "<", "<=", ">", ">=", "<=>", "and", "or", "not", "in", "like", "rlike", "is_null")
 )
 _TEXT_CALLS = frozenset(("lower", "upper", "trim", "concat", "substring"))
+DATE_PARTS = frozenset(("year", "month", "day"))
 
 
 def type_of(expression: Expression, schema: Schema) -> pa.DataType:
@@ -208,7 +209,7 @@ def _call_type(name: str, arguments: tuple[Expression, ...], schema: Schema) -> 
         return pa.bool_()
     if name in _TEXT_CALLS:
         return pa.string()
-    if name == "length":
+    if name == "length" or name in DATE_PARTS:
         return pa.int32()
     first = type_of(arguments[0], schema)
     if name in ("+", "-", "*", "/", "%"):

@@ -54,8 +54,21 @@ def _followed(tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> D
     flat = flattened(with_plain_dates(tree), resolution)
     direct = _direct(flat, resolution, key)
     if direct.plan is not None:
-        return replace(direct, inputs=resolution.inputs, sql=tree.sql(dialect="spark"))
-    return _in_parts(flat, resolution, key) or direct
+        direct = replace(direct, inputs=resolution.inputs, sql=tree.sql(dialect="spark"))
+        if not _compares_in_spark(direct.plan, direct.inputs):
+            return direct
+    parts = _in_parts(flat, resolution, key)
+    if parts is None or (direct.plan is not None and _compares_in_spark(parts.plan, parts.inputs)):
+        return direct
+    return parts
+
+
+def _compares_in_spark(plan: DeltaPlan | None, inputs: Sequence[Input]) -> bool:
+    """Whether rows of several tables, or all rows of a group, are brought together by Spark, here or in a part."""
+    if plan is None or plan.partitioned is not None or (plan.driven is not None and plan.driven.joined is None):
+        return True
+    parts = [entry.part for entry in inputs if entry.part is not None]
+    return any(_compares_in_spark(part.delta, part.inputs) for part in parts)
 
 
 def _in_parts(tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> DeltaChoice | None:

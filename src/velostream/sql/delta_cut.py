@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from velostream.sql.aggregates import GROUPS, Cutter
-from velostream.sql.delta_cut_subqueries import cut_exclusions, cut_scalars
-from velostream.sql.delta_pieces import Cut, Pieces, from_piece, piece_table
-from velostream.sql.grouping import bare_item
+from velostream.sql.delta_cut_subqueries import cut_exclusions, cut_lookups, cut_members, cut_scalars
+from velostream.sql.delta_pieces import Cut, Pieces, from_piece, is_piece, piece_table
+from velostream.sql.functions import aggregate_calls
+from velostream.sql.grouping import bare_item, group_expressions
 from velostream.sql.naming import alias, output_name, plain_column
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
@@ -22,12 +23,13 @@ from velostream.sql.scope import Origin, input_of, origin_of, scope_of, set_orig
 from velostream.sql.shape import from_items, is_aggregated, nested_queries, outermost_select, window_functions
 
 _ITEM_EXTRAS = ("pivots", "sample", "joins", "laterals", "limit", "offset", "order", "with_")
+_OF_VALUES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 _READING = ("from_", "joins", "laterals", "where", "hint")
 
 
 def cut_query(tree: exp.Expr, resolution: Resolution) -> Cut | None:
     """The query with something taken out of it; None when there is nothing to take."""
-    for cut in (_common_tables, _relations, cut_scalars, cut_exclusions, _groups, _rows, _first_rows):
+    for cut in _CUTS:
         found = cut(tree.copy(), resolution)
         if found is not None:
             return found
@@ -97,15 +99,46 @@ def _groups(tree: exp.Expr, resolution: Resolution) -> Cut | None:
     return pieces.cut(final)
 
 
-def _rows(tree: exp.Expr, resolution: Resolution) -> Cut | None:
-    """The rows that a query groups, counts once or ranks are a piece, where they come from more than one table."""
+def _different_rows(tree: exp.Expr, resolution: Resolution) -> Cut | None:
+    """Aggregates of the different values of one column: the different rows of groups and values are a piece."""
+    select = outermost_select(tree)
+    scope = scope_of(select) if select is not None else None
+    if select is None or scope is None or next(nested_queries(_without_reading(select)), None) is not None:
+        return None
+    clauses = [*select.expressions, select.args.get("having"), select.args.get("order")]
+    calls = [call for clause in clauses for call in aggregate_calls(clause)]
+    plain = [call for call in calls if isinstance(call, _OF_VALUES) and isinstance(call.this, exp.Distinct)]
+    values = [call.this.expressions for call in plain]
+    if not calls or len(plain) < len(calls) or any(len(value) > 1 for value in values):
+        return None
+    groups = group_expressions(select, resolution.frames[scope])
+    read = {origin_of(without_parentheses(part)) for part in (*groups, *(value[0] for value in values))}
+    if None in read or len({origin_of(without_parentheses(value[0])) for value in values}) > 1:
+        return None
+    found = _rows(tree, resolution, whatever=True)
+    if found is None:
+        return None
+    (piece,) = found.pieces
+    if len(piece.tree.expressions) != len(read):
+        return None
+    piece.tree.set("distinct", exp.Distinct())
+    for call in [part for part in found.tree.find_all(*_OF_VALUES) if isinstance(part.this, exp.Distinct)]:
+        call.set("this", call.this.expressions[0])
+    return found
+
+
+def _rows(tree: exp.Expr, resolution: Resolution, *, whatever: bool = False) -> Cut | None:
+    """The rows that a query groups, counts once or ranks are a piece, where they come from more than one table.
+
+    `whatever`: from wherever they come.
+    """
     select = outermost_select(tree)
     scope = scope_of(select) if select is not None else None
     if select is None or scope is None or select.args.get("with_"):
         return None
     where = select.args.get("where")
     filtered = where is not None and where.find(exp.Query) is not None
-    if len(from_items(select)) < 2 and not filtered:
+    if len(from_items(select)) < 2 and not filtered and not whatever:
         return None
     if not (is_aggregated(select) or select.args.get("distinct") or next(window_functions(select), None)):
         return None
@@ -138,7 +171,7 @@ class _Columns:
 
     def __init__(self, select: exp.Select, scope: int) -> None:
         self._scope = scope
-        self.known = next(nested_queries(_without_where(select)), None) is None
+        self.known = next(nested_queries(_without_reading(select)), None) is None
         """Whether all that is read can be named."""
         self.read: dict[tuple[str, str], tuple[str, exp.Expr]] = {}
         labels = {str(item.alias).lower() for item in select.expressions if isinstance(item, exp.Alias)}
@@ -174,7 +207,7 @@ def _first_rows(tree: exp.Expr, resolution: Resolution) -> Cut | None:
     numbers = [_number(part) for part in (offset, limit)]
     if select is None or None in numbers or any(item.is_star for item in select.expressions):
         return None
-    if any(_is_piece(item, resolution) for item in from_items(select)):
+    if any(is_piece(item, resolution) for item in from_items(select)):
         return None
     names = [output_name(item) for item in select.expressions]
     ordered = select.args.get("order")
@@ -223,12 +256,7 @@ def _expanded(item: exp.Expr, select: exp.Select, resolution: Resolution) -> lis
     return found
 
 
-def _is_piece(item: exp.Expr, resolution: Resolution) -> bool:
-    relation = input_of(item)
-    return relation is not None and resolution.input(relation).part is not None
-
-
-def _without_where(select: exp.Select) -> exp.Select:
+def _without_reading(select: exp.Select) -> exp.Select:
     copied = select.copy()
     for clause in _READING:
         copied.set(clause, None)
@@ -239,3 +267,17 @@ def _number(clause: exp.Expr | None) -> int | None:
     value = clause.expression if isinstance(clause, exp.Limit | exp.Offset) else None
     plain = isinstance(value, exp.Literal) and not value.is_string and str(value.this).isdigit()
     return int(str(value.this)) if plain and value is not None else None
+
+
+_CUTS = (
+    _common_tables,
+    _relations,
+    cut_scalars,
+    cut_exclusions,
+    cut_lookups,
+    cut_members,
+    _groups,
+    _different_rows,
+    _rows,
+    _first_rows,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from velostream.sql.delta_pieces import VALUE, Cut, Pieces, from_piece, value_of
+from velostream.sql.delta_pieces import VALUE, Cut, Pieces, from_piece, is_piece, value_of
 from velostream.sql.delta_places import Places, is_one_row
 from velostream.sql.grouping import bare_item
 from velostream.sql.joins import conjuncts
@@ -64,9 +64,114 @@ def cut_exclusions(tree: exp.Expr, resolution: Resolution) -> Cut | None:
         if not _is_plain(members):
             return _with_named_members(tree, members, pieces)
         apart = _with_own_names(members)
-        condition.replace(_excluded(_qualified(inside.this), apart, places, pieces))
+        excluded = _excluded(_qualified(inside.this), apart, places, pieces, outer_joined=_joins_outer(select))
+        condition.replace(excluded)
         return Cut(tree, tuple(pieces.found))
     return None
+
+
+def cut_lookups(tree: exp.Expr, resolution: Resolution) -> Cut | None:
+    """An aggregate of the rows that equal the outer one in some columns is looked up among those of all such values."""
+    select = outermost_select(tree)
+    if select is None:
+        return None
+    pieces = Pieces(tree)
+    for nested in list(nested_queries(select)):
+        inner = nested.this if isinstance(nested, exp.Subquery) else nested
+        if not isinstance(inner, exp.Select) or any(is_piece(item, resolution) for item in from_items(inner)):
+            continue
+        if _is_scalar(nested) and _has_one_row(inner) and not _is_alone(inner):
+            found = _looked_up(inner, pieces)
+            if found is not None:
+                nested.replace(exp.Subquery(this=found))
+    return pieces.cut(tree)
+
+
+def _looked_up(inner: exp.Select, pieces: Pieces) -> exp.Select | None:
+    scope = scope_of(inner)
+    where = inner.args.get("where")
+    item = bare_item(inner.expressions[0])
+    if where is None or not _is_null_of_nothing(item) or next(nested_queries(inner), None) is not None:
+        return None
+    own = [condition for condition in conjuncts(where.this) if _is_within(condition, scope)]
+    outer = [condition for condition in conjuncts(where.this) if not _is_within(condition, scope)]
+    pairs = [_sides(condition, scope) for condition in outer]
+    known = [pair for pair in pairs if pair is not None]
+    keys = [key for key, _ in known]
+    joins = inner.args.get("joins") or ()
+    if len(known) < len(pairs) or not all(_is_within(part, scope) for part in (item, *joins)):
+        return None
+    if len({origin_of(key) for key in keys}) < len(keys):
+        return None
+    piece = inner.copy()
+    named = [alias(key.copy(), f"k{number}") for number, key in enumerate(keys)]
+    piece.set("expressions", [*named, alias(item.copy(), VALUE)])
+    piece.set("where", exp.Where(this=exp.and_(*own)) if own else None)
+    piece.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+    name = pieces.add(piece)
+    equal = [
+        exp.EQ(this=plain_column(f"k{number}", table=name), expression=_qualified(value))
+        for number, (_, value) in enumerate(known)
+    ]
+    return exp.Select(
+        # Of the one row that a key has, or of none.
+        expressions=[exp.Max(this=plain_column(VALUE, table=name))],
+        from_=from_piece(name),
+        where=exp.Where(this=exp.and_(*equal)),
+    )
+
+
+def _sides(condition: exp.Expr, scope: int | None) -> tuple[exp.Expr, exp.Expr] | None:
+    """The column of a subquery and that of the query around it which a condition says are equal."""
+    if not isinstance(condition, exp.EQ):
+        return None
+    sides = [without_parentheses(side) for side in (condition.this, condition.expression)]
+    if any(not isinstance(side, exp.Column) or _is_vague(side) for side in sides):
+        return None
+    inside = [side for side in sides if _is_within(side, scope)]
+    outside = [side for side in sides if not _is_within(side, scope)]
+    return (inside[0], outside[0]) if len(inside) == len(outside) else None
+
+
+def _is_within(part: exp.Expr, scope: int | None) -> bool:
+    """Whether all columns are those of one SELECT."""
+    return all(
+        (origin := origin_of(column)) is not None and origin.scope == scope for column in part.find_all(exp.Column)
+    )
+
+
+def _is_null_of_nothing(item: exp.Expr) -> bool:
+    """Whether an expression of aggregates is NULL over no rows: arithmetic of aggregates that are."""
+    if isinstance(item, exp.Sum | exp.Avg | exp.Min | exp.Max):
+        return True
+    if isinstance(item, exp.Paren | exp.Neg | exp.Cast):
+        return _is_null_of_nothing(item.this)
+    if isinstance(item, exp.Add | exp.Sub | exp.Mul | exp.Div):
+        return any(_is_null_of_nothing(part) for part in (item.this, item.expression)) and all(
+            isinstance(part, exp.Literal) or _is_null_of_nothing(part) for part in (item.this, item.expression)
+        )
+    return False
+
+
+def cut_members(tree: exp.Expr, _: Resolution) -> Cut | None:
+    """The members of `x IN (subquery)` are a piece, where they are more than rows of one table."""
+    select = outermost_select(tree)
+    where = select.args.get("where") if select is not None else None
+    pieces = Pieces(tree)
+    for condition in conjuncts(where.this) if where is not None else ():
+        query = condition.args.get("query") if isinstance(condition, exp.In) else None
+        members = query.this if isinstance(query, exp.Subquery) else query
+        if not isinstance(members, exp.Select) or not _is_alone(members) or len(members.expressions) != 1:
+            continue
+        simple = _is_plain(members) and len(from_items(members)) == 1 and next(nested_queries(members), None) is None
+        if members.expressions[0].is_star or simple:
+            continue
+        piece = members.copy()
+        piece.set("expressions", [alias(bare_item(piece.expressions[0]), VALUE)])
+        if _is_plain(members):
+            piece.set("distinct", exp.Distinct())
+        members.replace(exp.Select(expressions=[plain_column(VALUE)], from_=from_piece(pieces.add(piece))))
+    return pieces.cut(tree)
 
 
 def _with_named_members(tree: exp.Expr, members: exp.Select, pieces: Pieces) -> Cut | None:
@@ -107,7 +212,12 @@ def _qualified(expression: exp.Expr) -> exp.Expr:
     return copied
 
 
-def _excluded(value: exp.Expr, members: exp.Select, places: Places, pieces: Pieces) -> exp.Expr:
+def _joins_outer(select: exp.Select) -> bool:
+    """Whether a column that is NOT NULL may be NULL in a row of the joins."""
+    return any(join.args.get("side") for join in select.args.get("joins") or ())
+
+
+def _excluded(value: exp.Expr, members: exp.Select, places: Places, pieces: Pieces, *, outer_joined: bool) -> exp.Expr:
     member = bare_item(members.expressions[0])
     equal = exp.EQ(this=exp.paren(member.copy(), copy=False), expression=exp.paren(value.copy(), copy=False))
     where = members.args.get("where")
@@ -116,7 +226,8 @@ def _excluded(value: exp.Expr, members: exp.Select, places: Places, pieces: Piec
     inside.set("distinct", None)
     inside.set("where", exp.Where(this=exp.and_(where.this.copy(), equal) if where is not None else equal))
     conditions: list[exp.Expr] = [exp.Not(this=exp.Exists(this=inside))]
-    value_known, member_known = (not places.may_be_null(part) for part in (value, member))
+    value_known = not places.may_be_null(value) and not outer_joined
+    member_known = not places.may_be_null(member) and not _joins_outer(members)
     if not (value_known and member_known):
         facts = members.copy()
         facts.set("distinct", None)

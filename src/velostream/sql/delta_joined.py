@@ -82,6 +82,8 @@ class _Joiner:
         else:
             first = here[0]
             plain = self._in_order(here, joins, plain)
+        for nested in [*queries_in(where), *(query for item in self.select.expressions for query in queries_in(item))]:
+            self._look_up(nested)
         for condition in conditions:
             if self._asks(condition):
                 self._filter(condition)
@@ -94,15 +96,32 @@ class _Joiner:
 
     def _asks(self, condition: exp.Expr) -> bool:
         """Whether a condition has a subquery that differs from row to row."""
-        return any(self._constant(nested) is None for nested in queries_in(condition))
+        return any(self._value(nested) is None for nested in queries_in(condition))
 
-    def _constant(self, nested: exp.Expr) -> tuple[Place, str] | None:
-        """The value that a subquery has for all rows."""
+    def _value(self, nested: exp.Expr) -> tuple[Place, str] | None:
+        """The column that a subquery gives of one row: of the same for all rows, or of one that is looked up by key."""
         select = nested.this if isinstance(nested, exp.Subquery) else None
         if not isinstance(select, exp.Select) or len(select.expressions) != 1:
             return None
-        found = self.places.column(select.expressions[0])
-        return found if found is not None and found[0].constant and found[0].filters else None
+        item = bare_item(select.expressions[0])
+        found = self.places.column(item.this if isinstance(item, exp.Max) else item)
+        if found is None or not found[0].filters:
+            return None
+        looked_up = isinstance(item, exp.Max) and found[0].single and len(from_items(select)) == 1
+        return found if looked_up or (found[0].constant and not isinstance(item, exp.Max)) else None
+
+    def _look_up(self, nested: exp.Expr) -> None:
+        """Join the one row that a subquery looks up."""
+        found = self._value(nested)
+        if found is None or found[0].constant:
+            return
+        if any(value for clause, value in nested.this.args.items() if clause not in ("expressions", "from_", "where")):
+            raise NotLowerable("a subquery that Spark evaluates")
+        outside = [known for known in self.places.all() if known is not found[0] and not known.filters]
+        equal = self._pairs(conjuncts(nested.this.args["where"].this), outside, found[0])
+        if equal.rest:
+            raise NotLowerable("a subquery that Spark evaluates")
+        self._add(JoinKind.LEFT, found[0], equal.pairs)
 
     def _place(self, item: exp.Expr, scope: int | None = None) -> Place:
         known = self.places.frame(self.select).scope if scope is None else scope
@@ -239,7 +258,7 @@ class _Joiner:
         def renamed(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column | exp.Subquery):
                 return node
-            found = self.places.column(node) if isinstance(node, exp.Column) else self._constant(node)
+            found = self.places.column(node) if isinstance(node, exp.Column) else self._value(node)
             if found is None:
                 raise NotLowerable("only Spark can tell what a name means")
             return plain_column(column_name(*found))

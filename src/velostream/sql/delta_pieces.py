@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from velostream.sql.naming import plain_column
+from velostream.sql.resolve import Resolution
+from velostream.sql.scope import input_of
 
 VALUE = "value"
 
@@ -31,7 +33,8 @@ class Pieces:
     """Pieces of one cut, under names that nothing else in the query has."""
 
     def __init__(self, tree: exp.Expr) -> None:
-        self._taken = {str(table.name).lower() for table in tree.find_all(exp.Table)}
+        tables = list(tree.find_all(exp.Table))
+        self._taken = {str(name).lower() for table in tables for name in (table.name, table.alias)}
         self.found: list[Piece] = []
 
     def add(self, tree: exp.Expr) -> str:
@@ -45,6 +48,12 @@ class Pieces:
 
     def cut(self, tree: exp.Expr) -> Cut | None:
         return Cut(tree, tuple(self.found)) if self.found else None
+
+
+def is_piece(item: exp.Expr, resolution: Resolution) -> bool:
+    """Whether an item of a FROM is what was cut before."""
+    relation = input_of(item)
+    return relation is not None and resolution.input(relation).part is not None
 
 
 def value_of(name: str, column: str = VALUE) -> exp.Subquery:

@@ -107,6 +107,7 @@ _FORMS: dict[type, _Form] = {
     exp.DPipe: _form(_Lowering.function, "this", "expression", "safe"),
     exp.Substring: _form(_Lowering.function, "this", "start", "length"),
     exp.Coalesce: _form(_Lowering.function, "this", "expressions"),
+    exp.Extract: _form(_Lowering.extract, "this", "expression"),
     **{node: _form(_Lowering.comparison, "this", "expression") for node in COMPARISONS},
     **{node: _form(_Lowering.arithmetic, "this", "expression", "typed", "safe") for node in ARITHMETIC},
 }

@@ -12,6 +12,7 @@ from velostream.errors import SqlError
 from velostream.model.expression import Call, Case, Expression, Literal
 from velostream.model.types import parse_type
 from velostream.sql.coercion import (
+    DATE_PARTS,
     arithmetic_type,
     common_type,
     common_type_of,
@@ -275,6 +276,14 @@ class ValueLowering(ConditionLowering):
         ):
             raise NotLowerable("Spark counts from the end of the text")
         return self.text_function("substring", [value, *numbers])
+
+    def extract(self, node: exp.Expr) -> Expression:
+        """A part of a date; those of a timestamp depend on the session's time zone, which only Spark knows."""
+        part = str(node.this.name).lower()
+        value = self.lower(node.expression)
+        if part not in DATE_PARTS or isinstance(value, Literal) or not pa.types.is_date(self.type(value)):
+            raise NotLowerable("Spark computes EXTRACT")
+        return Call(part, (value,))
 
     def absolute(self, argument: exp.Expr, node: exp.Expr) -> Expression:
         value = self.lower(argument)

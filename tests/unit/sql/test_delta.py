@@ -39,7 +39,10 @@ def kinds(planned):
             ["grouped", "driven"],
         ),
         ("SELECT category_id, STDDEV(price) AS p FROM prices GROUP BY category_id", ["partitioned"]),
-        ("SELECT category_id, COUNT(DISTINCT sku) AS n FROM prices GROUP BY category_id", ["partitioned"]),
+        (
+            "SELECT category_id, COUNT(DISTINCT sku) AS n, COUNT(*) AS m FROM prices GROUP BY category_id",
+            ["partitioned"],
+        ),
         ("SELECT p.sku, s.n FROM prices p FULL JOIN stock s ON p.sku = s.sku", ["partitioned"]),
         ("SELECT shop, sku, rank() OVER (PARTITION BY shop ORDER BY n) AS r FROM stock", ["partitioned"]),
         ("SELECT * FROM prices ORDER BY price DESC LIMIT 3", ["linear", "top"]),
@@ -70,6 +73,11 @@ def test_the_shape_decides_how_changes_are_followed(view, query, parts):
          [["driven"]], ["grouped"]),
         ("SELECT p.category_id, STDDEV(n) AS d FROM stock s JOIN prices p ON p.sku = s.sku GROUP BY p.category_id",
          [["driven"]], ["partitioned"]),
+        ("SELECT category_id, COUNT(DISTINCT sku) AS n FROM prices GROUP BY category_id", [["grouped"]], ["grouped"]),
+        ("SELECT sku FROM prices p WHERE price > (SELECT 2 * SUM(n) FROM stock s WHERE s.sku = p.sku AND n > 1)",
+         [["grouped"]], ["driven"]),
+        ("SELECT sku FROM prices WHERE sku IN (SELECT sku FROM stock GROUP BY sku HAVING SUM(n) > 3)",
+         [["grouped"]], ["driven"]),
         ("SELECT p.sku, p.price FROM prices p ORDER BY price LIMIT 5 OFFSET 3", [["linear", "top"]], ["linear", "top"]),
     ],
 )  # fmt: skip

@@ -137,6 +137,8 @@ class _Compiler:
                 return self.text_function(name, self.compile(arguments[0]))
             case "substring", 2 | 3:
                 return self.substring(arguments)
+            case "year" | "month" | "day", 1:
+                return self.date_part(name, self.compile(arguments[0]))
         raise CannotCompile(f'function "{name}" of {len(arguments)} arguments is evaluated by Spark')
 
     def boolean(self, expression: Expression) -> Compiled:
@@ -247,6 +249,12 @@ class _Compiler:
         stop = start + numbers[1] if len(numbers) > 1 else None
         text = _text(self.compile(arguments[0]))
         return _combine(lambda column: pc.utf8_slice_codeunits(column, start, stop), pa.string(), text)
+
+    def date_part(self, name: str, value: Compiled) -> Compiled:
+        if not pa.types.is_date(value.type):
+            raise CannotCompile(f"{name} of {render_type(value.type)} depends on the session's time zone")
+        part = {"year": pc.year, "month": pc.month, "day": pc.day}[name]
+        return _combine(lambda column: part(column).cast(pa.int32()), pa.int32(), value)
 
     def cast(self, value: Compiled, target: pa.DataType) -> Compiled:
         source = value.type
