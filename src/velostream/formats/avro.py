@@ -161,6 +161,8 @@ class AvroFileFormat(WholeFormat):
         number = 0
         gathered: list[dict[str, Any]] = []
         with path.open("rb") as file:
+            self.check_fields(path, columns_of(_reader(file, path).writer_schema).names, schema)
+            file.seek(0)
             for block in _blocks(file, path):
                 if first <= number < upto:
                     gathered += map(_as_row, block)

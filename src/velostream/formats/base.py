@@ -12,7 +12,7 @@ A source declares the options of `formats.options`, makes `format_settings` of t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -74,6 +74,8 @@ class FormatSettings:
     skip_lines: int = 0
     encoding: str = "utf-8"
     times: TimeRules = field(default_factory=TimeRules)
+    refuse_further_fields: bool = False
+    """Whether a field that is no column makes its record a bad one; else it is left out."""
     compression: str | None = None
     """`gzip`, `zstd` and their like, `none`; None is by the file's name."""
     avro_schema: SchemaText = field(default_factory=SchemaText)
@@ -96,6 +98,14 @@ class Rejected:
 
 
 Reject = Callable[[Rejected], None]
+
+
+def further_field(names: Iterable[str], schema: Schema) -> str | None:
+    """Why a record with those fields is bad where further ones are refused; None when each of them is a column."""
+    for name in names:
+        if schema.find(name) is None:
+            return f'field "{name}" is no column, and schema.evolution is fail'
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,18 @@ class LineFormat(Format):
 
 class WholeFormat(Format):
     """A file is read as a whole, or in units that only its own bookkeeping can find."""
+
+    def check_fields(self, path: Path, names: Iterable[str], schema: Schema) -> None:
+        """`SourceError` for a file with a field that is no column, where such are refused."""
+        further = further_field(names, schema) if self.settings.refuse_further_fields else None
+        if further is not None:
+            raise SourceError(
+                f'file "{path}" has a field too many',
+                detail=further,
+                hint="WITH ('schema.evolution' = 'ignore') leaves it out, CREATE OR REPLACE takes it in",
+                code="unexpected-field",
+                category=Category.DATA,
+            )
 
     @abstractmethod
     def infer(self, paths: Sequence[Path]) -> Schema | None:

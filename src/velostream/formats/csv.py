@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from velostream.errors import Category, OptionError, SourceError
-from velostream.formats.base import FormatSettings, LineFormat, Preamble, Reject, Rejected, Sample
+from velostream.formats.base import FormatSettings, LineFormat, Preamble, Reject, Rejected, Sample, further_field
 from velostream.formats.inference import observe_texts
 from velostream.formats.lines import BYTE_ORDER_MARK, Records, find_records
 from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
@@ -95,15 +95,19 @@ class CsvFormat(LineFormat):
         names = preamble.names or schema.names
         if not data or not names:
             return schema.arrow.empty_table()
-        if self.settings.quote is None or self.settings.quote.encode() not in data:
-            records = None
-        else:
+        further = further_field(names, schema) if self.settings.refuse_further_fields else None
+        if further is not None:
             records = find_records(data, self.quote, final=True)
-        if records is None or not len(records.unbalanced):
+            for start, end in zip(records.starts.tolist(), records.ends.tolist(), strict=True):
+                reject(Rejected(start, _line(data, start, end), further))
+            return schema.arrow.empty_table()
+        quoted = self.settings.quote is not None and self.settings.quote.encode() in data
+        found = find_records(data, self.quote, final=True) if quoted else None
+        if found is None or not len(found.unbalanced):
             rows = self._read_typed(data, names, schema)
             if rows is not None:
                 return rows
-        return self._read_carefully(data, records or find_records(data, self.quote, final=True), names, schema, reject)
+        return self._read_carefully(data, found or find_records(data, self.quote, final=True), names, schema, reject)
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         out = io.BytesIO()

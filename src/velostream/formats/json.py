@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from velostream.errors import Category, SourceError
-from velostream.formats.base import LineFormat, Preamble, Reject, Rejected, Sample, WholeFormat
+from velostream.formats.base import LineFormat, Preamble, Reject, Rejected, Sample, WholeFormat, further_field
 from velostream.formats.compression import compressed, compression_of, read_blocks
 from velostream.formats.inference import json_text_kinds
 from velostream.formats.lines import find_records, skipped_length
@@ -103,7 +103,7 @@ class JsonLinesFormat(LineFormat):
             raw = arrow_json.read_json(
                 pa.BufferReader(data),
                 arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-                arrow_json.ParseOptions(explicit_schema=readable, unexpected_field_behavior="ignore"),
+                arrow_json.ParseOptions(explicit_schema=readable, unexpected_field_behavior=self._on_further_field),
             )
             columns = [
                 pa.chunked_array(
@@ -118,6 +118,10 @@ class JsonLinesFormat(LineFormat):
             return None
         return pa.Table.from_arrays(columns, schema=schema.arrow)
 
+    @property
+    def _on_further_field(self) -> str:
+        return "error" if self.settings.refuse_further_fields else "ignore"
+
     def _read_one_by_one(self, data: bytes, ends: list[int], place: int, schema: Schema, reject: Reject) -> pa.Table:
         records: list[Mapping[str, Any]] = []
         places: list[tuple[int, bytes]] = []
@@ -126,10 +130,16 @@ class JsonLinesFormat(LineFormat):
             line = data[start:end].rstrip(b"\r\n")
             if line.strip():
                 try:
-                    records.append(_object(line))
-                    places.append((place + start, line))
+                    record = _object(line)
                 except ValueError as error:
                     reject(Rejected(place + start, line, f"not a JSON object: {error}"))
+                else:
+                    further = further_field(record, schema) if self.settings.refuse_further_fields else None
+                    if further is None:
+                        records.append(record)
+                        places.append((place + start, line))
+                    else:
+                        reject(Rejected(place + start, line, further))
             start = end
 
         def misfit(index: int, reason: str) -> None:
@@ -158,10 +168,13 @@ class JsonDocumentFormat(WholeFormat):
         records = self._records(path)
         for first in range(0, len(records), _ROWS_PER_TABLE):
             chunk = records[first : first + _ROWS_PER_TABLE]
-            objects = [(first + i, record) for i, record in enumerate(chunk) if isinstance(record, Mapping)]
-            for i, record in enumerate(chunk):
-                if not isinstance(record, Mapping):
-                    reject(Rejected(first + i + 1, json_text(record), "not a JSON object"))
+            objects: list[tuple[int, Mapping[str, Any]]] = []
+            for number, record in enumerate(chunk, first):
+                problem = self._problem(record, schema)
+                if problem is None:
+                    objects.append((number, record))
+                else:
+                    reject(Rejected(number + 1, json_text(record), problem))
 
             def misfit(index: int, reason: str, objects: list[tuple[int, Any]] = objects) -> None:
                 number, record = objects[index]
@@ -172,6 +185,11 @@ class JsonDocumentFormat(WholeFormat):
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         document = b"[" + b",\n ".join(json_text(record) for record in plain_records(rows)) + b"]\n"
         return compressed(encoded(document, self.settings.encoding), self.settings.compression)
+
+    def _problem(self, record: Any, schema: Schema) -> str | None:
+        if not isinstance(record, Mapping):
+            return "not a JSON object"
+        return further_field(record, schema) if self.settings.refuse_further_fields else None
 
     def _records(self, path: Path) -> list[Any]:
         encoding = "utf-8-sig" if is_utf_8(self.settings.encoding) else self.settings.encoding

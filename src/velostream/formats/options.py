@@ -27,6 +27,9 @@ COMPRESSION = Option(
     None,
     ("none", "gzip", "zstd", "bz2", "lz4"),
 )
+SCHEMA_EVOLUTION = Option(
+    "schema.evolution", "what becomes of fields that are no columns", OptionType.CHOICE, "ignore", ("ignore", "fail")
+)
 SCHEMA_OPTIONS = (
     Option("avro.schema", "Avro schema of the records, as JSON"),
     Option("avro.schema.file", "file that holds the Avro schema"),
@@ -38,9 +41,9 @@ SCHEMA_OPTIONS = (
     Option("schema.registry.username", "user of the schema registry"),
     Option("schema.registry.password", "password of the schema registry"),
 )
-RECORD_OPTIONS = (DELIMITER, QUOTE, ENCODING, TIMESTAMP_FORMAT, *SCHEMA_OPTIONS)
+RECORD_OPTIONS = (DELIMITER, QUOTE, ENCODING, TIMESTAMP_FORMAT, SCHEMA_EVOLUTION, *SCHEMA_OPTIONS)
 """Of whatever reads or writes records one by one, next to its own `format`, `timezone` and `record.schema`."""
-FILE_OPTIONS = (DELIMITER, QUOTE, ENCODING, TIMESTAMP_FORMAT, HEADER, SKIP_LINES, COMPRESSION, *SCHEMA_OPTIONS)
+FILE_OPTIONS = (DELIMITER, QUOTE, ENCODING, TIMESTAMP_FORMAT, SCHEMA_EVOLUTION, HEADER, SKIP_LINES, COMPRESSION)
 
 _TAB = {"\\t": "\t", "tab": "\t"}
 _PATTERN_LETTERS = re.compile(r"([A-Za-z])\1*")
@@ -83,6 +86,7 @@ def format_settings(options: Options, *, declared: Schema | None = None, subject
         skip_lines=options.integer("skip.lines") or 0,
         encoding=check_encoding(options.text("encoding") or "utf-8"),
         times=TimeRules(options.text("timezone") or "UTC", strptime_pattern(options.text("timestamp.format"))),
+        refuse_further_fields=options.text("schema.evolution") == "fail",
         compression=options.text("compression"),
         avro_schema=_schema_text(options, "avro.schema"),
         protobuf_schema=_schema_text(options, "protobuf.schema"),

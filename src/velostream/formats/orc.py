@@ -32,6 +32,7 @@ class OrcFormat(WholeFormat):
 
     def decode(self, path: Path, start: int, end: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
         file = _open(path)
+        self.check_fields(path, file.schema.names, schema)
         wanted = {name.lower() for name in schema.names}
         # A stripe without columns has no rows to count.
         columns = [name for name in file.schema.names if name.lower() in wanted] or file.schema.names[:1]

@@ -34,6 +34,7 @@ class ParquetFormat(WholeFormat):
 
     def decode(self, path: Path, start: int, end: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
         with _open(path) as file:
+            self.check_fields(path, file.schema_arrow.names, schema)
             wanted = {name.lower() for name in schema.names}
             columns = [name for name in file.schema_arrow.names if name.lower() in wanted]
             number = sum(file.metadata.row_group(group).num_rows for group in range(start))

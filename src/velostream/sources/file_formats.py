@@ -17,6 +17,9 @@ from velostream.sources.text_file import TextFile
 _FIRST_SAMPLE = 4 << 20
 _FURTHER_SAMPLE = 256 << 10
 _SAMPLED_FILES = 8
+# A column may first appear in any file, so a little of each is looked at, up to a number that is still quick.
+_SMALL_SAMPLE = 8 << 10
+_LOOKED_AT_FILES = 200
 _SNIFFED_BYTES = 1 << 16
 
 
@@ -68,12 +71,16 @@ class FileFormats:
         if not paths:
             return None
         first = self.of(paths[0])
-        same = [path for path in paths if type(self.of(path)) is type(first)][:_SAMPLED_FILES]
+        same = [path for path in paths[:_LOOKED_AT_FILES] if type(self.of(path)) is type(first)]
         if isinstance(first, LineFormat):
-            samples = [self._sample(path, first, final=final, rows_seen=index > 0) for index, path in enumerate(same)]
+            sizes = [_FIRST_SAMPLE, *[_FURTHER_SAMPLE] * (_SAMPLED_FILES - 1)]
+            samples = [
+                self._sample(path, first, final=final, length=sizes[index] if index < len(sizes) else _SMALL_SAMPLE)
+                for index, path in enumerate(same)
+            ]
             return first.infer([sample for sample in samples if sample is not None])
         if isinstance(first, WholeFormat):
-            return first.infer([Path(path) for path in self._readable(same, first)])
+            return first.infer([Path(path) for path in self._readable(same[:_SAMPLED_FILES], first)])
         return None
 
     def check_names(self, paths: Sequence[str], declared: Schema) -> None:
@@ -134,12 +141,12 @@ class FileFormats:
                 return Reach(start, start)
             return Reach(found.position, found.position, found.rows)
 
-    def _sample(self, path: str, line_format: LineFormat, *, final: bool, rows_seen: bool) -> Sample | None:
+    def _sample(self, path: str, line_format: LineFormat, *, final: bool, length: int) -> Sample | None:
         with TextFile(path, line_format) as file:
             preamble = file.preamble(final=final)
             if preamble is None:
                 return None
-            limit = preamble.length + (_FURTHER_SAMPLE if rows_seen else _FIRST_SAMPLE)
+            limit = preamble.length + length
             whole = limit >= file.size
             end = file.advance(preamble.length, max_rows=1 << 31, final=final and whole, size=limit).position
             data = b"".join(chunk for _, chunk in file.chunks(preamble.length, end))

@@ -10,7 +10,9 @@ import pytest
 
 from velostream.errors import Category, OptionError, SourceError
 from velostream.formats import whole_text
+from velostream.formats.base import FormatSettings
 from velostream.formats.compression import compressed
+from velostream.formats.json import JsonDocumentFormat
 from velostream.sources.base import SourceSpec
 from velostream.sources.files import FileSource
 
@@ -151,3 +153,24 @@ def test_a_damaged_file_stops_no_other(tmp_path, name):
     assert [row["id"] for row in rows] == [1, 2, 1, 2]
     assert [record.position for record in bad] == [str(tmp_path / f"b.{name}")]
     assert "not a readable" in bad[0].reason
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl", "json", "avro", "orc", "parquet"])
+def test_fields_that_are_no_columns_are_left_out_or_refused(tmp_path, name):
+    plain = source_of(tmp_path)
+    encode = plain._formats.of(f"x.{name}").encode if name != "json" else JsonDocumentFormat(FormatSettings()).encode
+    (tmp_path / f"a.{name}").write_bytes(encode(pa.table({"id": [1, 2]})))
+    schema = plain.schema()
+    (tmp_path / f"b.{name}").write_bytes(encode(pa.table({"id": [3, 4], "more": ["x", "y"]})))
+    rows, bad = read_all(plain, schema)
+    assert ([row["id"] for row in rows], bad) == ([1, 2, 3, 4], [])
+    rows, bad = read_all(source_of(tmp_path, schema_evolution="fail"), schema)
+    assert [row["id"] for row in rows] == [1, 2]
+    assert bad
+    assert all('field "more" is no column' in record.reason for record in bad)
+
+
+def test_a_column_may_first_appear_in_any_file(tmp_path):  # B10
+    for number in range(12):
+        (tmp_path / f"{number:02}.csv").write_text("id\n1\n" if number < 11 else "id,late\n1,x\n")
+    assert source_of(tmp_path).schema().names == ("id", "late")
