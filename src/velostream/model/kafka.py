@@ -47,6 +47,9 @@ _DRIVER = "confluent_kafka"
 _PASSED_ON = ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password")
 _DEFAULT_PARTITIONS = 6
 _DEFAULT_REPLICATION = 3
+_BETWEEN_LEADERS = ("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH")
+"""What brokers answer for a moment after a topic was made or a partition has moved."""
+_BETWEEN_LOOKS_SECONDS = 0.05
 _DOWN_SECONDS = 2.0
 """For how long all brokers may refuse before that is told: a name may have several addresses that are tried in turn."""
 _CATEGORIES = {
@@ -156,13 +159,18 @@ class TopicClient:
             return {}
         wanted = OffsetSpec.earliest() if beginning else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        places = {TopicPartition(self.address.topic, partition): wanted for partition in partitions}
+        driver = _driver()
+        deadline = time.monotonic() + self._timeout
         with self.speaking():
-            answers = self._admin().list_offsets(
-                {TopicPartition(self.address.topic, partition): wanted for partition in partitions},
-                isolation_level=level,
-                request_timeout=self._timeout,
-            )
-            return {place.partition: int(self._answer(answer).offset) for place, answer in answers.items()}
+            while True:
+                answers = self._admin().list_offsets(places, isolation_level=level, request_timeout=self._timeout)
+                try:
+                    return {place.partition: int(self._answer(answer).offset) for place, answer in answers.items()}
+                except driver.KafkaException as error:
+                    if error.args[0].name() not in _BETWEEN_LEADERS or time.monotonic() > deadline:
+                        raise
+                    time.sleep(_BETWEEN_LOOKS_SECONDS)
 
     def create_if_missing(self) -> None:
         """Make the topic unless it is there, with as many partitions and copies as options or environment say."""
@@ -188,7 +196,7 @@ class TopicClient:
             except SourceError as error:
                 if error.code != "missing-topic" or time.monotonic() > deadline:
                     raise
-                time.sleep(0.05)
+                time.sleep(_BETWEEN_LOOKS_SECONDS)
             else:
                 return
 
