@@ -1,4 +1,4 @@
-"""Strategy `aggregate`: GROUP BY over a stream, kept in Spark's own state.
+"""Strategy `aggregate`: GROUP BY over a stream, kept in Spark's own state where partial results would not be exact.
 
 The stateless part (projection, filter, lookups) is a consumer of the ingest and leaves its rows as Parquet files in the
 query's feed folder; a Spark structured-streaming query reads that folder, keeps the groups in its state store and gives
