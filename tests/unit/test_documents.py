@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/life-of-a-row.md", "docs/tables.md"]
+DOCUMENTS = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/life-of-a-row.md",
+    "docs/sources.md",
+    "docs/tables.md",
+]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
