@@ -424,6 +424,17 @@ class SourceError(VelostreamError):
         )
 
     @classmethod
+    def missing_table(cls, kind: str, name: str, *, where: str, reason: str) -> Self:
+        """`where` is the address without its password."""
+        return cls(
+            f'{kind} has no table "{name}"',
+            detail=f"at {where}: {reason}",
+            hint="create it, check the spelling and the schema, or wait for it: WITH ('database.wait.timeout' = '60s')",
+            code="missing-table",
+            category=Category.MISSING,
+        )
+
+    @classmethod
     def unreachable(cls, kind: str, *, where: str, reason: str, category: Category = Category.NETWORK) -> Self:
         """`where` is the address without its password."""
         return cls(
@@ -432,6 +443,28 @@ class SourceError(VelostreamError):
             hint="check the address, the credentials and that the server runs",
             code="source-unreachable",
             category=category,
+        )
+
+    @classmethod
+    def refused(cls, kind: str, *, where: str, reason: str, category: Category) -> Self:
+        """The server answered, and would not do what it was asked; `where` is the address without its password."""
+        return cls(
+            f'{kind} at "{where}" refused what was asked',
+            detail=reason,
+            hint="check the rights of the user, and the options that hold SQL",
+            code="source-refused",
+            category=category,
+        )
+
+    @classmethod
+    def log_lost(cls, kind: str, name: str, *, reason: str) -> Self:
+        """What was changed since can't be had any more; `name` is what the place in the log was kept under."""
+        return cls(
+            f'{kind} has lost the changes kept for "{name}"',
+            detail=reason,
+            hint="WITH ('cdc.on.gap' = 'snapshot') reads the table again and takes the difference",
+            code="log-lost",
+            category=Category.STATE,
         )
 
     @classmethod

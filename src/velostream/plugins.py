@@ -27,11 +27,13 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "file": "velostream.sources.files:FileSource",
         "kafka": "velostream.sources.kafka:KafkaSource",
         "memory": "velostream.sources.memory:MemorySource",
+        "postgres": "velostream.sources.postgres:PostgresSource",
         "rate": "velostream.sources.generator:GeneratorSource",
         "generator": "velostream.sources.generator:GeneratorSource",
     },
     Group.TABLES: {
         "cache": "velostream.tables.cache:CacheTable",
+        "clickhouse": "velostream.tables.clickhouse:ClickhouseTable",
         "delta": "velostream.tables.delta:DeltaTable",
         "inmemory": "velostream.tables.memory.table:MemoryTable",
         "jdbc": "velostream.tables.jdbc:JdbcTable",

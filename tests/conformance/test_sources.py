@@ -3,6 +3,7 @@
 import pytest
 
 from velostream.plugins import Group, names
+from velostream.testing.database_feeds import PostgresFeed
 from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
 from velostream.testing.kafka_feed import KafkaFeed
 from velostream.testing.source_suite import SourceSuite
@@ -33,6 +34,11 @@ FEEDS = {
     "kafka": {
         "events": lambda _: KafkaFeed(),
         "upserts": lambda _: KafkaFeed(changelog="upsert", key="id"),
+    },
+    "postgres": {
+        "once": lambda _: PostgresFeed(),
+        "polled": lambda _: PostgresFeed(incremental_column="id"),
+        "captured": lambda _: PostgresFeed(cdc="true"),
     },
     "rate": {
         "fast": lambda _: GeneratorFeed("rate", number_column="value", first_number=0, rows_per_second="1e9"),

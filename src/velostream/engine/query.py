@@ -43,6 +43,10 @@ class Runner(ABC):
     def stop(self) -> None:
         """End within seconds, after the batch in hand or without it. Nothing is committed after this returns."""
 
+    def discard(self) -> None:
+        """`stop`, and give back what is kept elsewhere in order to run on some day: it won't."""
+        self.stop()
+
     @abstractmethod
     def drain(self, deadline: float) -> None:
         """Return when everything the inputs held at the moment of the call is committed."""

@@ -51,7 +51,9 @@ class SourceBook:
     @staticmethod
     def open(spec: SourceSpec) -> Source:
         """A source of its own for whoever asks: planning looks afresh, an ingest or a fold keeps and closes its own."""
-        source: Source = _source_class(spec.kind)(replace(spec, uri=expand_environment(spec.uri)))
+        kind = _source_class(spec.kind)
+        uri = spec.uri if kind.takes_variables else expand_environment(spec.uri)
+        source: Source = kind(replace(spec, uri=uri))
         return source
 
     def open_sink(self, reference: SourceRef, options: Iterable[OptionValue], schema: Schema) -> Sink:

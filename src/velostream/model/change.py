@@ -14,6 +14,11 @@ CHANGE = "_change"
 ORIGIN = "_origin"
 """Hidden column of a folded source, text: which part of it (a file) a row came from, or which record it is the newest of."""
 
+UNCHANGED = "_unchanged"
+"""Name of the column of upserts that don't tell all values: a list of the columns that keep the values they have, NULL
+where the record tells all. A tombstone with an empty list is the first half of a key's change: what the record after it
+keeps is of that row."""
+
 JsonValue = Any
 """What `json.dumps` takes: an offset or a position."""
 

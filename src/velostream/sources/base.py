@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -84,7 +85,8 @@ class Partition:
     origin: str | None = None
     """Which part of the source the rows belong to (a file, an object), for sources that emit changes."""
     replaces: bool = False
-    """The rows are the whole new content of `origin`; what it held before and is not among them is gone."""
+    """The rows are the whole new content of `origin`, of the whole source where that is None; what was there before
+    and is not among them is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ class Source(ABC):
 
     kind: ClassVar[str]
     options: ClassVar[tuple[Option, ...]] = ()
+    takes_variables: ClassVar[bool] = False
+    """Whether the kind puts in `${VAR}` itself once it has taken the address apart: any character may then stand in
+    the values. Else they are put into the address before."""
 
     def __init__(self, spec: SourceSpec) -> None:
         """Keep the spec and check its options. Must not connect, open or list anything."""
@@ -115,6 +120,10 @@ class Source(ABC):
         self.settings = Options(spec.options, self.options)
         self.warnings: tuple[str, ...] = ()
         """What a user should know about the options given; shown by SHOW STATUS."""
+        self.reader: str | None = None
+        """Who reads, by a name that stays over restarts, for what is kept under a name where the records come from.
+        None when nothing is remembered after the process: then nothing may be left behind there either. Set by the
+        engine before anything else is called; workers don't know it."""
 
     @property
     @abstractmethod
@@ -156,7 +165,9 @@ class Source(ABC):
     @abstractmethod
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         """Decode one part into batches of exactly `schema.arrow` (plus an int8 `_change` column when `emits` is
-        upserts or changes without `replaces`; -1 is a tombstone carrying the key columns).
+        upserts or changes without `replaces`; -1 is a tombstone carrying the key columns). Upserts of a source whose
+        schema has no key also have `_origin`, a text by which a row is known; they may have `_unchanged`, too: see
+        `model.change`.
 
         Runs in a worker process. A record that can't be decoded goes to `on_bad` and never stops the others.
         """
@@ -168,12 +179,20 @@ class Source(ABC):
         return bool(position == target)
 
     @property
+    def poll_interval(self) -> timedelta:
+        """How long to wait before asking again, when there was nothing new."""
+        return self.settings.duration("poll.interval") or timedelta(milliseconds=100)
+
+    @property
     def finished(self) -> bool:
         """Whether what is there now is all there will ever be, though the source is one that is followed."""
         return False
 
     def commit(self, end: Offset) -> None:
         """Everything before `end` is durable with us; the source may forget it. May be called again."""
+
+    def forget(self, position: Offset) -> None:
+        """Nobody will read on from `position`: give back what is kept for the reader where the records come from."""
 
     def close(self) -> None:
         """Give back what is held. Called once, nothing is called after it."""

@@ -2,30 +2,41 @@
 
 Sources that emit upserts or changes, and bounded sources that meet a live input, are folded here once for all
 statements that name them; what is built on them is then a view over a table.
+
+What a source holds at the start may be more than should be in memory at once, so it is committed in pieces. Until the
+last of them the position stays before the first, with a mark: after a crash the table is emptied and loaded anew.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
-from velostream.model.change import CHANGE, ORIGIN, Epoch, Mode, Scope, Write
+from velostream.errors import VelostreamError
+from velostream.model.change import Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
-from velostream.sources.base import BadRecord, Emits, Offset, Partition, Source
+from velostream.sources.base import BadRecord, Offset, Replay, Source
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.model.schema import Schema
+
+ROWS_AT_ONCE = 100_000
+"""About how many rows one commit takes in, unless `max.rows.per.trigger` says otherwise."""
+_log = logging.getLogger(__name__)
+
+
+class _StoppedError(Exception):
+    """The runner was told to stop while it was loading."""
 
 
 class FoldRunner(Runner):
@@ -34,6 +45,7 @@ class FoldRunner(Runner):
     def __init__(self, context: EngineContext, entry: Entry, *, source: Source, schema: Schema) -> None:
         super().__init__(context, entry)
         self.source = source
+        source.reader = entry.id if context.directory.durable else None
         self._schema = schema
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -43,24 +55,31 @@ class FoldRunner(Runner):
         known = context.sequence.writer(entry.id)
         self._position: Offset = source.initial_offset() if known is None else known.position["offset"]
         self._number = -1 if known is None else known.epoch
-        self._done = known is not None and not source.capabilities.follows
-        interval = source.settings.duration("poll.interval") or timedelta(milliseconds=100)
-        self._poll_seconds = interval.total_seconds()
+        self._loading = known is not None and known.position.get("loading", False)
+        """Whether a load was begun that is not complete, of which the table holds rows."""
+        self._target: Offset = None
+        self._has_target = False
+        """What the source held at the start; ready when that is reached."""
+        self._done = known is not None and not self._loading and not source.capabilities.follows
+        self._poll_seconds = source.poll_interval.total_seconds()
+        self._rows_at_once = source.settings.integer("max.rows.per.trigger") or ROWS_AT_ONCE
 
     def start(self) -> None:
         self._stopping = False
+        self.board.warn(*self.source.warnings)
         if self._done:
             self.board.become(State.READY)
             return
         self.board.become(State.LOADING)
-        self._thread = threading.Thread(target=self._run, name=f"fold {self.source.spec.uri}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"fold {self.entry.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
+        """End for good: the source is closed. What it keeps elsewhere stays, if we remember the position."""
+        self._end(forget=not self.context.directory.durable)
+
+    def discard(self) -> None:
+        self._end(forget=True)
 
     def wake(self) -> None:
         self._wake.set()
@@ -68,8 +87,12 @@ class FoldRunner(Runner):
     def drain(self, deadline: float) -> None:
         if self._done:
             return
-        with self._lock:
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise self.board.timed_out("did not catch up in time")
+        try:
             target = self.source.latest_offset(self._position)
+        finally:
+            self._lock.release()
         self._wake.set()
         while not self.source.reached(self._position, target):
             self.board.raise_if_dead()
@@ -79,20 +102,24 @@ class FoldRunner(Runner):
 
     def _run(self) -> None:
         attempts = 0
-        while not self._stopping and not self.context.closing.is_set():
+        while not self._ended():
             try:
                 with self._lock:
-                    self._step()
+                    took = self._step()
                 attempts = 0
-                if self.board.state is not State.READY:
-                    self.board.become(State.READY)
-                self.board.notify()
+                self._say_how_it_is()
+                if took:
+                    continue
                 if not self.source.capabilities.follows:
                     self._done = True
                     return
                 self._wake.wait(self._poll_seconds)
+            except _StoppedError:
+                return
             except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
-                error = query_error(trouble, f'source "{self.source.spec.uri}" could not be processed')
+                if self._ended():
+                    return
+                error = query_error(trouble, f'source "{self.entry.name}" could not be processed')
                 attempts += 1
                 if not error.category.retriable:
                     self.board.become(State.FAILED, error.message, error=error)
@@ -103,52 +130,84 @@ class FoldRunner(Runner):
                 self._wake.wait(delay.total_seconds())
             self._wake.clear()
 
-    def _step(self) -> None:
-        """Take in everything up to the present end, as one commit."""
-        end = self.source.latest_offset(self._position)
+    def _ended(self) -> bool:
+        return self._stopping or self.context.closing.is_set()
+
+    def _say_how_it_is(self) -> None:
+        """Ready once all is taken in that was there at the start, loading until then."""
+        ready = self.board.was_ready or self.source.reached(self._position, self._target)
+        state = State.READY if ready else State.LOADING
+        if self.board.state is not state:
+            self.board.become(state)
+        self.board.warn(*self.source.warnings)
+        self.board.notify()
+
+    def _step(self) -> bool:
+        """Take in what comes next; false when there was nothing."""
+        if not self._has_target:
+            if self._number >= 0 and not self._loading:
+                # Of a process that ended before it could say so.
+                self.source.commit(self._position)
+            self._target = self.source.latest_offset(self._position)
+            self._has_target = True
+            end = self._target
+            if self.source.capabilities.replay is not Replay.NONE:
+                end = self.source.latest_offset(self._position, max_rows=self._rows_at_once)
+        else:
+            end = self.source.latest_offset(self._position, max_rows=self._rows_at_once)
         if end == self._position and self._number >= 0:
-            return
+            return False
+        self._take(end)
+        self.source.commit(end)
+        return True
+
+    def _take(self, end: Offset) -> None:
+        """Commit all up to a position: as one, or in pieces where nothing was there before."""
+        divisible = self._number < 0 or self._loading
+        found = FoldWrites(self.context.table(self.entry.id), self._schema)
         bad: list[BadRecord] = []
-        by_origin: dict[tuple[str | None, bool], list[pa.Table]] = {}
+        emptied = not self._loading
         for partition in self.source.partitions(self._position, end):
-            by_origin.setdefault((partition.origin, partition.replaces), []).append(self._read(partition, bad))
+            found.begin(partition)
+            for batch in self.source.read(partition, self._schema, bad.append):
+                if self._ended():
+                    raise _StoppedError
+                found.add(batch)
+                if divisible and found.divisible and found.rows >= self._rows_at_once:
+                    self._commit(found, bad, self._position, emptied=emptied, loading=True)
+                    emptied = True
+        self._commit(found, bad, end, emptied=emptied, loading=False)
+        self._position = end
+
+    def _commit(
+        self, found: FoldWrites, bad: list[BadRecord], position: Offset, *, emptied: bool, loading: bool
+    ) -> None:
         table = self.context.table(self.entry.id)
-        writes = []
-        rows = 0
-        for (origin, replaces), parts in by_origin.items():
-            content = pa.concat_tables(parts)
-            rows += content.num_rows
-            writes += [(table, write) for write in self._writes(content, origin, replaces=replaces)]
-        writes += self.context.bad_record_writes(self.entry.name, self.source, bad)
+        rows = found.rows
+        writes = [] if emptied else [Write(Mode.REPLACE, table.schema.arrow.empty_table())]
+        written = [(table, write) for write in [*writes, *found.take()]]
+        written += self.context.bad_record_writes(self.entry.name, self.source, bad)
+        bad.clear()
         epoch = Epoch(self.entry.id, self._number + 1)
+        form = {"offset": position} | ({"loading": True} if loading else {})
         self.context.crash_point("fold.before-commit")
-        self.context.sequence.commit(Part(writes=writes, epoch=epoch, position={"offset": end}))
+        self.context.sequence.commit(Part(writes=written, epoch=epoch, position=form))
         self.context.crash_point("fold.after-commit")
-        self._position, self._number = end, epoch.number
+        self._number, self._loading = epoch.number, loading
         self.board.count(rows)
 
-    def _read(self, partition: Partition, bad: list[BadRecord]) -> pa.Table:
-        batches = list(self.source.read(partition, self._schema, bad.append))
-        schema = batches[0].schema if batches else self._schema.arrow
-        return pa.Table.from_batches(batches, schema)
-
-    def _writes(self, rows: pa.Table, origin: str | None, *, replaces: bool) -> list[Write]:
-        if self.source.capabilities.emits is Emits.UPSERTS and CHANGE in rows.column_names:
-            rows = _last_of_each_key(rows, self._schema.key)
-            gone = pc.less(rows[CHANGE], 0)
-            kept = rows.filter(pc.invert(gone)).drop_columns([CHANGE])
-            removed = rows.filter(gone).select(list(self._schema.key))
-            return [Write(Mode.UPSERT, kept), Write(Mode.DELETE, removed)]
-        tagged = rows.append_column(ORIGIN, pa.repeat(pa.scalar(origin, pa.string()), rows.num_rows))
-        if CHANGE in rows.column_names:
-            return [Write(Mode.CHANGES, tagged)]
-        if replaces:
-            return [Write(Mode.REPLACE, tagged, Scope(ORIGIN, origin))]
-        return [Write(Mode.APPEND, tagged)]
-
-
-def _last_of_each_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """Only the last record of each key counts; earlier ones of the same range were overtaken by it."""
-    numbered = rows.select(list(key)).append_column("_number", pa.array(range(rows.num_rows), pa.int64()))
-    last = numbered.group_by(list(key)).aggregate([("_number", "max")])["_number_max"]
-    return rows.take(last.combine_chunks().sort())
+    def _end(self, *, forget: bool) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+            if self._thread.is_alive():
+                # It is within a call to a server that doesn't answer, and holds what there is to close.
+                return
+        try:
+            if forget:
+                self.source.forget(self._position)
+        except VelostreamError as error:
+            _log.warning("source %s left something behind: %s", self.entry.name, error)
+        finally:
+            self.source.close()

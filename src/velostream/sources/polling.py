@@ -1,0 +1,433 @@
+"""Databases read once, read again and again, or asked for rows with newer values of a column."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velostream.errors import OptionError, present
+from velostream.model.change import CHANGE, ORIGIN, JsonValue, signed
+from velostream.model.duration import parse_duration
+from velostream.model.schema import Schema
+from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, SourceCapabilities
+from velostream.sources.database import DatabaseSession, ReadingMode, Statement
+
+if TYPE_CHECKING:
+    from velostream.sources.database import DatabaseSource
+
+_DEFAULT_OVERLAP = timedelta(seconds=10)
+_DEFAULT_OVERLAP_OF_NUMBERS = 1_000
+
+
+def polling_mode(source: DatabaseSource) -> ReadingMode:
+    """The way of reading that the options ask for."""
+    settings = source.settings
+    if settings.text("incremental.column"):
+        return IncrementalPolling(source)
+    if "poll.query" in settings:
+        raise OptionError(
+            'option "poll.query" needs "incremental.column"',
+            detail="rows that the query gives are told apart by their values of that column",
+            hint="WITH ('poll.query' = 'SELECT … WHERE changed_at > :last', 'incremental.column' = 'changed_at')",
+        )
+    if settings.boolean("watch") or "poll.interval" in settings:
+        return RepeatedReading(source)
+    return OneReading(source)
+
+
+class Bulk:
+    """What a database holds at one moment, in parts that several can read."""
+
+    def __init__(self, source: DatabaseSource) -> None:
+        self._source = source
+        self._holder: DatabaseSession | None = None
+        """Keeps the moment readable for the others."""
+
+    def begin(self) -> DatabaseSession:
+        """A session whose state all parts of the next `partitions` will be of."""
+        self.close()
+        self._holder = self._source.driver.open(shared=True)
+        return self._holder
+
+    def partitions(
+        self,
+        *,
+        conditions: Sequence[str] = (),
+        values: Sequence[JsonValue] = (),
+        whole: bool = False,
+        replaces: bool = False,
+    ) -> list[Partition]:
+        """All rows for which the conditions hold, `whole` in one part.
+
+        They can be read until `close` or the next `begin`.
+        """
+        begun = self._holder is not None
+        holder = self._holder or self.begin()
+        parts: Sequence[str] = ()
+        if not self._source.selection.is_ordered and not replaces and not whole:
+            readers = self._source.settings.integer("parallel.readers") or 1
+            parts = holder.parts(self._source.selection, readers)
+        snapshot = holder.snapshot
+        if not begun and not parts:
+            # One reader sees one state by itself.
+            self.close()
+            snapshot = None
+        shared: dict[str, JsonValue] = {"snapshot": snapshot, "values": list(values), "whole": whole}
+        return [
+            Partition({"bulk": {**shared, "conditions": [*conditions, *part]}}, replaces=replaces)
+            for part in ([[part] for part in parts] or [[]])
+        ]
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, without a sign."""
+        payload = partition.payload["bulk"]
+        source = self._source
+        session = source.driver.open(snapshot=payload["snapshot"])
+        try:
+            statement = source.driver.select(
+                source.selection,
+                source.columns_of(schema),
+                conditions=payload["conditions"],
+                values=payload["values"],
+            )
+            yield from session.rows(statement, schema, on_bad, size=source.settings.integer("fetch.size") or 1)
+        finally:
+            session.close()
+
+    def close(self) -> None:
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.close()
+
+
+class OneReading(ReadingMode):
+    """Read once. Its offsets are None and, when everything was read, True."""
+
+    capabilities = SourceCapabilities()
+
+    def __init__(self, source: DatabaseSource) -> None:
+        self._bulk = Bulk(source)
+
+    def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
+        return True
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        return self._bulk.partitions()
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        return self._bulk.read(partition, schema, on_bad)
+
+    def close(self) -> None:
+        self._bulk.close()
+
+
+class RepeatedReading(ReadingMode):
+    """Everything is read again and again; an offset holds the digest of what was read, and how many looks changed it.
+
+    What was read while it was looked at is kept until the next look, so that it needn't be read twice.
+    """
+
+    capabilities = SourceCapabilities(emits=Emits.CHANGES, incremental=True, follows=True)
+
+    def __init__(self, source: DatabaseSource) -> None:
+        self._source = source
+        self._bulk = Bulk(source)
+        self._seen: tuple[str, list[pa.RecordBatch], list[BadRecord]] | None = None
+
+    def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
+        if start is None:
+            return {"digest": "", "looks": 0}
+        schema = present(self._source.schema())
+        bad: list[BadRecord] = []
+        (whole,) = self._bulk.partitions(replaces=True)
+        batches = list(self._bulk.read(whole, schema, bad.append))
+        digest = _digest(batches)
+        if digest == start["digest"]:
+            return start
+        self._seen = (digest, batches, bad)
+        return {"digest": digest, "looks": start["looks"] + 1}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        if start is None:
+            return self._bulk.partitions()
+        return [Partition({"digest": end["digest"]}, replaces=True)]
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        if "bulk" in partition.payload:
+            for batch in self._bulk.read(partition, schema, on_bad):
+                yield with_sign(batch)
+            return
+        if self._seen is None or self._seen[0] != partition.payload["digest"]:
+            (whole,) = self._bulk.partitions(replaces=True)
+            yield from self._bulk.read(whole, schema, on_bad)
+            return
+        for record in self._seen[2]:
+            on_bad(record)
+        yield from self._seen[1]
+
+    def reached(self, position: Offset, target: Offset) -> bool:
+        return bool(position["looks"] >= target["looks"])
+
+    def commit(self, end: Offset) -> None:
+        self._bulk.close()
+
+    def close(self) -> None:
+        self._seen = None
+        self._bulk.close()
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a look for newer rows gave: those that the one before hadn't."""
+
+    start: Offset
+    end: Offset
+    rows: pa.Table
+    origins: list[str]
+    bad: tuple[BadRecord, ...]
+
+
+class IncrementalPolling(ReadingMode):
+    """Rows with newer values of a column are asked for again and again; rows that are deleted go unnoticed.
+
+    A transaction may commit rows with values below those already seen, so each look reaches back by an overlap. Taking
+    a row in twice changes nothing: it replaces the one of its key, or without a key the one that had all the same
+    values. Which rows were seen is remembered in memory, so that a look that finds nothing new costs no commit.
+    """
+
+    capabilities = SourceCapabilities(emits=Emits.UPSERTS, incremental=True, follows=True)
+
+    def __init__(self, source: DatabaseSource) -> None:
+        self._source = source
+        self._bulk = Bulk(source)
+        self._column = str(source.settings.text("incremental.column"))
+        self._query = source.settings.text("poll.query")
+        self._look: _Look | None = None
+        self._remembered: dict[int, set[str]] = {}
+        """Digests of the rows within the overlap, by the number of looks that their position is after."""
+
+    def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
+        if start is None:
+            return self._first()
+        schema = self._schema()
+        bad: list[BadRecord] = []
+        session = self._source.driver.open()
+        try:
+            rows = _table(session.rows(self._newer(start, schema), schema, bad.append, size=self._fetch_size), schema)
+        finally:
+            session.close()
+        digests = _digests(rows)
+        seen = self._remembered.get(start["looks"], set())
+        fresh = [index for index, digest in enumerate(digests) if digest not in seen]
+        refused = {_digest_of(record.raw): record for record in bad}
+        unseen = tuple(record for digest, record in refused.items() if digest not in seen)
+        if not fresh and not unseen:
+            return start
+        end = {"last": self._newest(rows, start, schema), "looks": start["looks"] + 1}
+        self._remembered = {start["looks"]: seen, end["looks"]: {*digests, *refused}}
+        origins = [digests[index] for index in fresh]
+        self._look = _Look(start, end, rows.take(pa.array(fresh, pa.int64())), origins, unseen)
+        return end
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        if start is not None:
+            look = self._looked(start, end)
+            fresh = [] if look is None else look.origins
+            return [Partition({"start": start, "end": end, "fresh": fresh})]
+        if self._source.settings.text("initial.load") == "none":
+            return ()
+        if end["last"] is None:
+            return self._bulk.partitions()
+        schema = self._schema()
+        name = self._source.driver.quote(schema.column(self._column).name)
+        first = len(self._source.driver.relation(self._source.selection).values)
+        marker, next_marker = self._source.driver.marker(first), self._source.driver.marker(first + 1)
+        reach = _json(self._back(_value(end["last"], schema.column(self._column).type)))
+        older = self._bulk.partitions(conditions=[f"({name} < {marker} OR {name} IS NULL)"], values=[reach])
+        near = self._bulk.partitions(
+            conditions=[f"{name} >= {marker}", f"{name} <= {next_marker}"], values=[reach, end["last"]], whole=True
+        )
+        return [*near, *older]
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        payload = partition.payload
+        if "bulk" in payload:
+            yield from self._read_bulk(partition, schema, on_bad)
+            return
+        look = self._looked(payload["start"], payload["end"])
+        if look is None:
+            self._remembered = {}
+            self.latest(payload["start"], max_rows=None)
+            look = present(self._look)
+            fresh = set(payload["fresh"])
+            chosen = [index for index, origin in enumerate(look.origins) if origin in fresh]
+            rows = look.rows.take(pa.array(chosen, pa.int64()))
+            look = replace(look, rows=rows, origins=[look.origins[index] for index in chosen])
+        for record in look.bad:
+            on_bad(record)
+        yield from _upserted(look.rows, schema, look.origins)
+
+    def reached(self, position: Offset, target: Offset) -> bool:
+        """A look that comes later than another has found all that the other has."""
+        return bool(position["looks"] >= target["looks"])
+
+    def commit(self, end: Offset) -> None:
+        self._bulk.close()
+
+    def close(self) -> None:
+        self._bulk.close()
+
+    def _looked(self, start: Offset, end: Offset) -> _Look | None:
+        """What a look gave, where it was taken here; workers look again."""
+        look = self._look
+        return look if look is not None and (look.start, look.end) == (start, end) else None
+
+    @property
+    def _fetch_size(self) -> int:
+        return self._source.settings.integer("fetch.size") or 1
+
+    def _schema(self) -> Schema:
+        schema = present(self._source.schema())
+        schema.column(self._column)
+        return schema
+
+    def _first(self) -> Offset:
+        """Before the first look: the newest value there is. The rows near it are in the load that follows."""
+        schema = self._schema()
+        only = schema.select([self._column])
+        driver, selection = self._source.driver, self._source.selection
+        name = driver.quote(only.names[0])
+        relation = driver.relation(selection)
+        where = f" WHERE ({selection.where})" if selection.where else ""
+        newest = Statement(f"SELECT max({name}) AS {name} FROM {relation.sql}{where}", relation.values)
+        session = driver.open()
+        try:
+            found = _table(session.rows(newest, only, _ignore, size=1), only)
+            last = found.column(0)[0].as_py() if found.num_rows else None
+            first = {"last": None if last is None else _json(last), "looks": 0}
+            near = self._newer(first, schema)
+            rows = _table(session.rows(near, schema, _ignore, size=self._fetch_size), schema)
+        finally:
+            session.close()
+        self._remembered = {0: set(_digests(rows))}
+        return first
+
+    def _read_bulk(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        """Rows near the end are known by their values, as looks will find them again; those before needn't be."""
+        bulk = partition.payload["bulk"]
+        bound = Partition({"bulk": {**bulk, "values": [self._bound(value, schema) for value in bulk["values"]]}})
+        batches = self._bulk.read(bound, schema, on_bad)
+        if bulk["whole"]:
+            rows = _table(batches, schema)
+            yield from _upserted(rows, schema, _digests(rows))
+            return
+        place = uuid.uuid4().hex
+        for number, batch in enumerate(batches):
+            rows = pa.Table.from_batches([batch])
+            origins = [] if schema.key else [f"{place}-{number}-{index}" for index in range(batch.num_rows)]
+            yield from _upserted(rows, schema, origins)
+
+    def _newer(self, start: Any, schema: Schema) -> Statement:
+        """The rows after a position, with those of the overlap."""
+        driver, column = self._source.driver, schema.column(self._column)
+        reach = None if start["last"] is None else _json(self._back(_value(start["last"], column.type)))
+        since = None if reach is None else self._bound(reach, schema)
+        columns = self._source.columns_of(schema)
+        if self._query is not None:
+            return driver.select(self._source.selection.for_query(self._query, {"last": since}), columns)
+        if since is None:
+            return driver.select(self._source.selection, columns)
+        marker = driver.marker(len(driver.relation(self._source.selection).values))
+        condition = f"{driver.quote(column.name)} >= {marker}"
+        return driver.select(self._source.selection, columns, conditions=[condition], values=[since])
+
+    def _newest(self, rows: pa.Table, start: Any, schema: Schema) -> JsonValue:
+        """The largest value so far."""
+        column = schema.column(self._column)
+        newest = pc.max(rows[column.name]).as_py()
+        if newest is None:
+            return start["last"]
+        return _json(newest if start["last"] is None else max(newest, _value(start["last"], column.type)))
+
+    def _back(self, value: Any) -> Any:
+        """A value less the overlap; other values than numbers and times have no distance."""
+        written = self._source.settings.text("incremental.overlap")
+        if isinstance(value, datetime):
+            return value - (_DEFAULT_OVERLAP if written is None else parse_duration(written))
+        if isinstance(value, date):
+            return value - (timedelta(days=1) if written is None else parse_duration(written))
+        if isinstance(value, int | float | Decimal):
+            kind: Any = type(value)
+            return value - kind(_DEFAULT_OVERLAP_OF_NUMBERS if written is None else written)
+        return value
+
+    def _bound(self, value: JsonValue, schema: Schema) -> Any:
+        type_ = schema.column(self._column).type
+        return self._source.driver.bindable(_value(value, type_), type_)
+
+
+def _upserted(rows: pa.Table, schema: Schema, origins: list[str]) -> Iterator[pa.RecordBatch]:
+    """Rows that are there, known by their key or else by their origins."""
+    rows = signed(rows, 1)
+    if not schema.key:
+        rows = rows.append_column(ORIGIN, pa.array(origins, pa.string()))
+    yield from rows.to_batches()
+
+
+def with_sign(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that are there."""
+    return batch.append_column(pa.field(CHANGE, pa.int8()), pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
+
+
+def _ignore(_: BadRecord) -> None:
+    """It will come again, and be set aside then."""
+
+
+def _table(batches: Iterator[pa.RecordBatch], schema: Schema) -> pa.Table:
+    return pa.Table.from_batches(list(batches), schema=schema.arrow)
+
+
+def _digest(batches: list[pa.RecordBatch]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for batch in batches:
+        digest.update(batch.serialize())
+    return digest.hexdigest()
+
+
+def _digests(rows: pa.Table) -> list[str]:
+    """One for each row; equal rows are told apart by how many there were before."""
+    found: list[str] = []
+    counts: dict[str, int] = {}
+    for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        digest = _digest_of(repr(row).encode())
+        count = counts[digest] = counts.get(digest, 0) + 1
+        found.append(digest if count == 1 else f"{digest}-{count}")
+    return found
+
+
+def _digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def _json(value: Any) -> JsonValue:
+    """A value of a column as it stands in an offset."""
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _value(form: JsonValue, type_: pa.DataType) -> Any:
+    """The value that `_json` was given."""
+    if pa.types.is_timestamp(type_):
+        return datetime.fromisoformat(form)
+    if pa.types.is_date(type_):
+        return date.fromisoformat(form)
+    return Decimal(form) if pa.types.is_decimal(type_) else form

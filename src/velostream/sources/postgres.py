@@ -1,0 +1,76 @@
+"""`postgres://`: tables and queries of PostgreSQL, read once, polled, or followed through the log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar
+
+from velostream.model.options import Option, Options, OptionType
+from velostream.model.server import SERVER_OPTIONS, ServerAddress, connect_seconds
+from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
+from velostream.sources.postgres_capture import POLL_INTERVAL, PostgresCapture
+from velostream.sources.postgres_driver import PostgresDriver
+
+_SCHEMES = ("postgres", "postgresql")
+_PORT = 5432
+_SSL = ("ssl.mode", "ssl.cert", "ssl.key", "ssl.rootcert", "ssl.crl")
+_URL = Option("url", "the address")
+
+
+class PostgresSource(DatabaseSource):
+    """A table, view or query of a PostgreSQL database, from version 12 on.
+
+    Delivery guarantee: exactly-once into tables. By `cdc` every change is taken once, and transactions are never
+    split. By polling, rows that come and go between two looks are never seen.
+    """
+
+    driver: PostgresDriver
+    kind: ClassVar[str] = "postgres"
+    takes_variables: ClassVar[bool] = True
+    options: ClassVar[tuple[Option, ...]] = (
+        *DATABASE_OPTIONS,
+        *(option for option in SERVER_OPTIONS if option.name != "read.replica.url"),
+        Option("query.timeout", "how long a statement may take", OptionType.DURATION),
+        *(Option(name, f"as libpq's {name.replace('.', '')}") for name in _SSL),
+        Option("cdc", "whether to follow the table through the database's log", OptionType.BOOLEAN, "false"),
+        Option("cdc.start", "with initial.load = none: latest, earliest (of the slot), or a position in the log"),
+        Option(
+            "cdc.on.gap", "when the slot is lost: fail, or read again", OptionType.CHOICE, "fail", ("fail", "snapshot")
+        ),
+        Option("slot.name", "the replication slot; made if it isn't there"),
+        Option("publication.name", "the publication; made if it isn't there"),
+    )
+
+    def reach(self) -> tuple[PostgresDriver, str | None]:
+        address, table = _address(self.spec.uri, self.settings)
+        settings = self.settings
+        given = {name.replace(".", ""): settings.text(name) for name in _SSL}
+        query_timeout = settings.duration("query.timeout")
+        driver = PostgresDriver(
+            address,
+            parameters={name: value for name, value in given.items() if value is not None},
+            connect_seconds=connect_seconds(settings),
+            query_seconds=0.0 if query_timeout is None else query_timeout.total_seconds(),
+            timezone=settings.text("timezone") or "UTC",
+        )
+        return driver, table
+
+    @property
+    def poll_interval(self) -> timedelta:
+        """The log is looked into often: that costs little."""
+        follows_log = self.settings.boolean("cdc") and "poll.interval" not in self.settings
+        return POLL_INTERVAL if follows_log else super().poll_interval
+
+    def reading_mode(self) -> ReadingMode:
+        return PostgresCapture(self) if self.settings.boolean("cdc") else super().reading_mode()
+
+
+def _address(uri: str, settings: Options) -> tuple[ServerAddress, str | None]:
+    """The server, and the table where the address names one: `postgres://db/table`, with the host in an option."""
+    table = None
+    server = {option.name: settings[option.name] for option in SERVER_OPTIONS if option.name in settings}
+    if "host" in server and "database" not in server:
+        database, _, table = uri.partition("://")[2].partition("/")
+        uri = f"{_SCHEMES[0]}:///{database}"
+    address = ServerAddress.of(Options({"url": uri, **server}, (*SERVER_OPTIONS, _URL)), schemes=_SCHEMES, port=_PORT)
+    return address, table or None

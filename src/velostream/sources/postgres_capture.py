@@ -1,0 +1,333 @@
+"""PostgreSQL followed through its log: what is there at a moment, then every transaction after it.
+
+A slot is made first, so that the log keeps all that comes. Then the table is read as of one moment, and the moment's
+snapshot is noted: transactions of the log that it has seen are in the rows already, and are passed over. From there on
+the log is looked into, and given up when what was found is committed with us; so every change is taken once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velostream.errors import OptionError, SourceError, present
+from velostream.model.change import CHANGE, UNCHANGED
+from velostream.model.conform import TimeRules
+from velostream.model.schema import Column, Schema
+from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.database import ReadingMode
+from velostream.sources.pgoutput import ChangedRows, Decoded, PgOutputDecoder
+from velostream.sources.polling import Bulk, with_sign
+from velostream.sources.postgres_slot import CapturedTable, PostgresSlot, SlotNames, position_of, text_of
+from velostream.sources.postgres_types import columns_of_texts
+
+if TYPE_CHECKING:
+    from velostream.sources.postgres import PostgresSource
+
+POLL_INTERVAL = timedelta(milliseconds=100)
+_CHANGES_AT_ONCE = 100_000
+_QUIET_BYTES = 16 << 20
+_QUIET_SECONDS = 30.0
+"""How much of the log that isn't about the table, or for how long, may go by before it is given up."""
+_REFUSED = ("query", "where", "order.by", "limit", "incremental.column", "poll.query", "loading.bulk.max_records")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A decoded piece of the log."""
+
+    start: Offset
+    end: Offset
+    decoded: Decoded
+
+
+class PostgresCapture(ReadingMode):
+    """A table by its log.
+
+    An offset has the `slot` and the `publication`, which of them we `made`, the number of the `load` that its rows came
+    by, and the position in the log (`lsn`); until the log has passed the load, also its `snapshot`.
+    """
+
+    capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
+
+    def __init__(self, source: PostgresSource) -> None:
+        for name in _REFUSED:
+            if name in source.settings:
+                raise OptionError(
+                    f'option "{name}" can\'t be combined with "cdc"',
+                    hint="all changes of a table are taken from its log: write the condition into the SELECT",
+                )
+        self._source = source
+        self._bulk = Bulk(source)
+        self._slot = PostgresSlot(source.driver)
+        self._table: CapturedTable | None = None
+        self._loaded: Offset = None
+        """The end of a load that was begun and is not committed."""
+        self._wanted = 0
+        """The position that somebody waits for."""
+        self._piece: _Piece | None = None
+        self._own = ""
+        self._given_up_at = time.monotonic()
+
+    def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
+        if start is None:
+            return self._begin(start)
+        at = position_of(start["lsn"])
+        confirmed = self._slot.confirmed(start["slot"])
+        if confirmed is None or confirmed > at:
+            return self._after_a_gap(start, confirmed)
+        before = self._slot.present_end()
+        piece = self._look(start, changes=1 if max_rows is None else min(max_rows, _CHANGES_AT_ONCE))
+        if piece is not None:
+            if max_rows is None:
+                # It takes a look at everything to know where the last of it ends; the present end will do as well.
+                self._wanted = max(self._wanted, before)
+                return _after(start, before)
+            self._piece = piece
+            return piece.end
+        quiet = before - at
+        late = time.monotonic() - self._given_up_at > _QUIET_SECONDS
+        if max_rows is not None and quiet > 0 and (quiet > _QUIET_BYTES or late or self._wanted > at):
+            return _after(start, before)
+        return start
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        if start is None or start["load"] != end["load"]:
+            if self._source.settings.text("initial.load") == "none":
+                return ()
+            return self._bulk.partitions(replaces=start is not None)
+        decoded = self._decoded(start, end)
+        return [
+            Partition(
+                {"start": start, "end": end, "number": number if part == "rows" else None},
+                replaces=part == "truncation",
+            )
+            for number, piece in enumerate(decoded.pieces)
+            for part in _parts(piece)
+        ]
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        payload = partition.payload
+        if "bulk" in payload:
+            for batch in self._read_bulk(partition, schema, on_bad):
+                yield batch if partition.replaces else with_sign(batch)
+            return
+        if payload["number"] is None:
+            return
+        decoded = self._decoded(payload["start"], payload["end"])
+        yield from self._rows(decoded.pieces[payload["number"]], schema, on_bad, at=payload["end"]["lsn"])
+
+    def reached(self, position: Offset, target: Offset) -> bool:
+        at, to = (position["load"], position_of(position["lsn"])), (target["load"], position_of(target["lsn"]))
+        return at >= to
+
+    def commit(self, end: Offset) -> None:
+        self._loaded = None
+        self._bulk.close()
+        self._slot.advance(end["slot"], position_of(end["lsn"]))
+        self._given_up_at = time.monotonic()
+
+    def forget(self, position: Offset) -> None:
+        kept = position or self._loaded
+        self._bulk.close()
+        if kept is not None:
+            made = kept["made"]
+            slot = kept["slot"] if "slot" in made else None
+            self._slot.drop(slot, kept["publication"] if "publication" in made else None)
+
+    def close(self) -> None:
+        self._bulk.close()
+        self._slot.close()
+
+    def _read_bulk(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._bulk.read(partition, schema, on_bad)
+        except SourceError:
+            # The moment that was read is gone with the connection; the next attempt takes another.
+            self._loaded = None
+            raise
+
+    def _begin(self, start: Offset) -> Offset:
+        """Make what is needed, and note the moment of the load."""
+        if self._loaded is not None:
+            return self._loaded
+        names = self._chosen_names()
+        table = self._captured()
+        made = [] if start is None else list(start["made"])
+        if self._slot.publish(names, table, shown=self._source.selection.shown):
+            made.append("publication")
+        confirmed = self._slot.confirmed(names.slot)
+        if confirmed is not None and "slot.name" not in self._source.settings:
+            # Of a start that ended before anything was committed.
+            self._slot.drop(names.slot, None)
+            confirmed = None
+        if "publication.name" not in self._source.settings:
+            made.append("publication")
+        if confirmed is None:
+            self._slot.make(names)
+            made.append("slot")
+            confirmed = present(self._slot.confirmed(names.slot))
+        load = 1 if start is None else start["load"] + 1
+        offset = {
+            "slot": names.slot,
+            "publication": names.publication,
+            "temporary": names.temporary,
+            "made": sorted(set(made)),
+            "load": load,
+        }
+        if self._source.settings.text("initial.load") == "none" and start is None:
+            self._loaded = offset | {"lsn": text_of(self._first_position(confirmed))}
+            return self._loaded
+        session: Any = self._bulk.begin()
+        ((snapshot,),) = session.ask("SELECT pg_current_snapshot()::text")
+        seen_by = self._slot.present_end()
+        self._loaded = offset | {"lsn": text_of(confirmed), "snapshot": snapshot, "seen_by": text_of(seen_by)}
+        return self._loaded
+
+    def _first_position(self, confirmed: int) -> int:
+        written = self._source.settings.text("cdc.start") or "latest"
+        match written.lower():
+            case "latest":
+                return max(confirmed, self._slot.present_end())
+            case "earliest":
+                return confirmed
+        try:
+            position = position_of(written)
+        except ValueError as error:
+            expected = "latest, earliest, or a position such as 16/B374D848"
+            raise OptionError.value("cdc.start", written, expected=expected) from error
+        return max(confirmed, position)
+
+    def _after_a_gap(self, start: Offset, confirmed: int | None) -> Offset:
+        """The log no longer has what comes after the position."""
+        reason = "the slot is gone, or the server has dropped what it held"
+        if confirmed is not None:
+            reason = f"the slot was given up to {text_of(confirmed)} by someone else; we are at {start['lsn']}"
+        if start["temporary"] or self._source.settings.text("cdc.on.gap") == "snapshot":
+            return self._begin(start)
+        raise SourceError.log_lost("postgres", start["slot"], reason=reason)
+
+    def _chosen_names(self) -> SlotNames:
+        settings = self._source.settings
+        slot, publication = settings.text("slot.name"), settings.text("publication.name")
+        reader = self._source.reader
+        if not self._own:
+            self._own = hashlib.sha256((reader or uuid.uuid4().hex).encode()).hexdigest()[:16]
+        return SlotNames(
+            slot or f"velostream_{self._own}",
+            publication or f"velostream_{slot or self._own}",
+            temporary=slot is None and reader is None,
+        )
+
+    def _captured(self) -> CapturedTable:
+        if self._table is None:
+            relation = self._source.driver.relation(self._source.selection).sql
+            table = self._slot.table(relation, shown=self._source.selection.shown)
+            key = present(self._source.schema()).key
+            if table.identity is not None and set(table.identity) != set(key):
+                raise SourceError(
+                    f'the log of table "{self._source.selection.shown}" tells rows by another key',
+                    detail=f"by {', '.join(table.identity)}, and the key here is {', '.join(key) or 'none'}",
+                    hint=f"WITH ('key' = '{','.join(table.identity)}')",
+                    code="invalid-option",
+                )
+            self._table = table
+        return self._table
+
+    def _decoder(self) -> PgOutputDecoder:
+        table = self._captured()
+        return PgOutputDecoder(schema=table.schema, table=table.name, key=present(self._source.schema()).key)
+
+    def _look(self, start: Offset, *, changes: int) -> _Piece | None:
+        """The next transactions, about so many changes; None when there are none."""
+        at = position_of(start["lsn"])
+        read = -1
+        while True:
+            messages = self._slot.peek(_names(start), changes=changes)
+            decoded = self._decoder().decode(messages, after=at, is_known=_known(start))
+            if decoded.end > at:
+                return _Piece(start, _after(start, decoded.end), decoded)
+            if len(messages) == read or not messages:
+                return None
+            # All of it was taken before, and is not given up yet.
+            read, changes = len(messages), changes * 8
+
+    def _decoded(self, start: Offset, end: Offset) -> Decoded:
+        """What a range of the log holds; looked up again where it isn't at hand, as in a worker."""
+        if self._piece is None or (self._piece.start, self._piece.end) != (start, end):
+            messages = self._slot.peek(_names(start), changes=None, up_to=position_of(end["lsn"]))
+            decoded = self._decoder().decode(messages, after=position_of(start["lsn"]), is_known=_known(start))
+            self._piece = _Piece(start, end, decoded)
+        return self._piece.decoded
+
+    def _rows(self, piece: ChangedRows, schema: Schema, on_bad: OnBad, *, at: str) -> Iterator[pa.RecordBatch]:
+        columns = {name: pa.array(values, pa.binary()).cast(pa.string()) for name, values in piece.columns.items()}
+        self._note_new(set(columns) - set(schema.names))
+        columns[CHANGE] = pa.array(piece.signs, pa.int8())
+        wanted = [*schema.columns, Column(CHANGE, pa.int8())]
+        if piece.unchanged:
+            kept = [piece.unchanged.get(index) for index in range(len(piece.signs))]
+            columns[UNCHANGED] = pa.array(kept, pa.list_(pa.string()))
+            wanted.append(Column(UNCHANGED, pa.list_(pa.string())))
+
+        def reject(index: int, reason: str) -> None:
+            raw = repr({name: values[index] for name, values in piece.columns.items()}).encode()
+            on_bad(BadRecord(raw, f"change {index + 1} before {at}", reason))
+
+        partial = [sign < 0 or index in piece.unchanged for index, sign in enumerate(piece.signs)]
+        exempt = pa.chunked_array([pa.array(partial, pa.bool_())])
+        times = TimeRules(self._source.driver.timezone)
+        rows = columns_of_texts(columns, Schema(tuple(wanted), schema.key), reject, times=times, exempt=exempt)
+        yield from rows.combine_chunks().to_batches()
+
+    def _note_new(self, names: set[str]) -> None:
+        """Columns that came later are told of, not taken in: the statement was planned without them."""
+        shown = self._source.selection.shown
+        told = (f'column "{name}" of {shown} is new; CREATE OR REPLACE takes it in' for name in sorted(names))
+        self._source.warnings += tuple(warning for warning in told if warning not in self._source.warnings)
+
+
+def _parts(piece: ChangedRows) -> Iterator[str]:
+    if piece.truncated:
+        yield "truncation"
+    if piece.signs:
+        yield "rows"
+
+
+def _names(offset: Any) -> SlotNames:
+    return SlotNames(offset["slot"], offset["publication"], offset["temporary"])
+
+
+def _after(start: Any, position: int) -> Offset:
+    """The offset at a later position; once the log has passed the load, its snapshot is of no more use."""
+    end = start | {"lsn": text_of(position)}
+    if "seen_by" in end and position >= position_of(end["seen_by"]):
+        end = {name: value for name, value in end.items() if name not in ("snapshot", "seen_by")}
+    return end
+
+
+def _known(offset: Any) -> Any:
+    """Whether the load has seen a transaction, by its 32-bit number."""
+    if "snapshot" not in offset:
+        return lambda _: False
+    first, after, running = offset["snapshot"].split(":")
+    low, high = int(first), int(after)
+    in_progress = {int(number) for number in running.split(",") if number}
+
+    def known(short: int) -> bool:
+        number = (high & ~0xFFFFFFFF) | short
+        if number > high + (1 << 31):
+            # The numbers have wrapped around since.
+            number -= 1 << 32
+        elif number < high - (1 << 31):
+            number += 1 << 32
+        return number < low or (number < high and number not in in_progress)
+
+    return known
