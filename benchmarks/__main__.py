@@ -1,4 +1,4 @@
-"""`python -m benchmarks [name …] [--rows n] [--rounds n] [--json file]`: run, check, show, save."""
+"""`python -m benchmarks [name …] [--rows n] [--rounds n] [--cpu] [--json file]`: run, check, show, save."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], help="which to run; all without a name")
     parser.add_argument("--rows", type=int, help="size of the workload instead of its own")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count, after one that doesn't")
+    parser.add_argument(
+        "--cpu", action="store_true", help="tables: CPU time of the process; for a machine that is busy otherwise"
+    )
     parser.add_argument("--json", type=Path, default=Path("build/benchmarks.json"), help="where the figures go")
     arguments = parser.parse_args()
     console = Console(width=120)

@@ -11,6 +11,7 @@ import random
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -67,16 +68,17 @@ def _amount(number: int) -> Decimal:
 def run(arguments: argparse.Namespace) -> list[Measurement]:
     measurements: list[Measurement] = []
     for count in [arguments.rows] if arguments.rows else [100_000, 1_000_000]:
-        measurements += _Round(count, arguments.rounds).run()
+        measurements += _Round(count, arguments.rounds, time.process_time if arguments.cpu else time.perf_counter).run()
     return measurements
 
 
 class _Round:
     """All cases over one size."""
 
-    def __init__(self, count: int, rounds: int) -> None:
+    def __init__(self, count: int, rounds: int, clock: Callable[[], float]) -> None:
         self.count = count
         self.rounds = rounds
+        self.clock = clock
         self.rows = workload(count)
         self.dicts: dict[str, dict[str, Any]] = {row["key"]: row for row in self.rows.to_pylist()}
         self.connection = velostream.connect()
@@ -104,7 +106,9 @@ class _Round:
                 self._recovery_case(),
             )
             title = f"tables, {self.count:,} rows"
-            found = [one for case in itertools.chain.from_iterable(groups) for one in measure(title, case)]
+            found = [
+                one for case in itertools.chain.from_iterable(groups) for one in measure(title, case, clock=self.clock)
+            ]
             self._show_memory()
             return found
         finally:
