@@ -244,7 +244,8 @@ class _Planner:
 
     def _unknown_options(self, resolution: Resolution) -> list[SqlError]:
         known = list(self.catalog.option_names(None))
-        for reference in self.query.sources:
+        topics = [entry.source for entry in resolution.inputs if entry.source is not None]
+        for reference in (*self.query.sources, *topics):
             known += self.catalog.option_names(reference)
         aliases = {source.alias.lower() for frame in resolution.frames.values() for source in frame.sources}
         found: list[SqlError] = []
