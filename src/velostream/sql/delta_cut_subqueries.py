@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from velostream.sql.delta_pieces import VALUE, Cut, Pieces, from_piece, is_piece, value_of
 from velostream.sql.delta_places import Places, is_one_row
+from velostream.sql.functions import is_aggregate_call
 from velostream.sql.grouping import bare_item
 from velostream.sql.joins import conjuncts
 from velostream.sql.naming import alias, identifier, plain_column
@@ -33,12 +34,31 @@ def cut_scalars(tree: exp.Expr, resolution: Resolution) -> Cut | None:
             if _is_plain(inner):
                 nested.parent.replace(value_of(pieces.add(counted)))
         elif _is_scalar(nested) and _has_one_row(inner):
-            (item,) = inner.expressions
-            inner.set("expressions", [alias(bare_item(item), VALUE)])
+            results = _Results(bare_item(inner.expressions[0]))
+            inner.set("expressions", results.items)
             inner.set("order", None)
-            name = pieces.add(inner.copy())
-            nested.replace(value_of(name))
+            read = exp.Select(expressions=[results.over], from_=from_piece(pieces.add(inner.copy())))
+            nested.replace(exp.Subquery(this=read))
     return pieces.cut(tree)
+
+
+class _Results:
+    """The aggregates of an expression, and the expression over their results `a0…`, whose types are plain to see.
+
+    `largest`: over the largest of the results, which are those of one row or none.
+    """
+
+    def __init__(self, expression: exp.Expr, *, largest: bool = False) -> None:
+        self.items: list[exp.Expr] = []
+        self._largest = largest
+        self.over = expression.copy().transform(self._read)
+
+    def _read(self, node: exp.Expr) -> exp.Expr:
+        if not is_aggregate_call(node):
+            return node
+        name = f"a{len(self.items)}"
+        self.items.append(alias(node.copy(), name))
+        return exp.Max(this=plain_column(name)) if self._largest else plain_column(name)
 
 
 def cut_exclusions(tree: exp.Expr, resolution: Resolution) -> Cut | None:
@@ -105,7 +125,8 @@ def _looked_up(inner: exp.Select, pieces: Pieces) -> exp.Select | None:
         return None
     piece = inner.copy()
     named = [alias(key.copy(), f"k{number}") for number, key in enumerate(keys)]
-    piece.set("expressions", [*named, alias(item.copy(), VALUE)])
+    results = _Results(item, largest=True)
+    piece.set("expressions", [*named, *results.items])
     piece.set("where", exp.Where(this=exp.and_(*own)) if own else None)
     piece.set("group", exp.Group(expressions=[key.copy() for key in keys]))
     name = pieces.add(piece)
@@ -114,8 +135,7 @@ def _looked_up(inner: exp.Select, pieces: Pieces) -> exp.Select | None:
         for number, (_, value) in enumerate(known)
     ]
     return exp.Select(
-        # Of the one row that a key has, or of none.
-        expressions=[exp.Max(this=plain_column(VALUE, table=name))],
+        expressions=[results.over],
         from_=from_piece(name),
         where=exp.Where(this=exp.and_(*equal)),
     )

@@ -59,6 +59,14 @@ class _Equalities:
     """Conditions that are left to check."""
 
 
+@dataclass(frozen=True)
+class _Scalar:
+    """A value of one row of a place."""
+
+    place: Place
+    value: exp.Expr
+
+
 @dataclass
 class _Joiner:
     select: exp.Select
@@ -96,32 +104,33 @@ class _Joiner:
 
     def _asks(self, condition: exp.Expr) -> bool:
         """Whether a condition has a subquery that differs from row to row."""
-        return any(self._value(nested) is None for nested in queries_in(condition))
+        return any(self._scalar(nested) is None for nested in queries_in(condition))
 
-    def _value(self, nested: exp.Expr) -> tuple[Place, str] | None:
-        """The column that a subquery gives of one row: of the same for all rows, or of one that is looked up by key."""
+    def _scalar(self, nested: exp.Expr) -> _Scalar | None:
+        """What a subquery gives of one row: of the same for all rows, or of one that is looked up by its key."""
         select = nested.this if isinstance(nested, exp.Subquery) else None
-        if not isinstance(select, exp.Select) or len(select.expressions) != 1:
+        if not isinstance(select, exp.Select) or len(select.expressions) != 1 or len(from_items(select)) != 1:
             return None
-        item = bare_item(select.expressions[0])
-        found = self.places.column(item.this if isinstance(item, exp.Max) else item)
-        if found is None or not found[0].filters:
+        place = self._place(from_items(select)[0], self.places.frame(select).scope)
+        value = bare_item(select.expressions[0])
+        others = [clause for clause, part in select.args.items() if part and clause not in ("expressions", "from_")]
+        if place.constant and place.filters and not others:
+            return _Scalar(place, value)
+        largest = list(value.find_all(exp.Max))
+        if not place.single or others != ["where"] or len(largest) < len(list(value.find_all(exp.Column))):
             return None
-        looked_up = isinstance(item, exp.Max) and found[0].single and len(from_items(select)) == 1
-        return found if looked_up or (found[0].constant and not isinstance(item, exp.Max)) else None
+        return _Scalar(place, value.transform(lambda node: node.this if isinstance(node, exp.Max) else node))
 
     def _look_up(self, nested: exp.Expr) -> None:
         """Join the one row that a subquery looks up."""
-        found = self._value(nested)
-        if found is None or found[0].constant:
+        found = self._scalar(nested)
+        if found is None or found.place.constant:
             return
-        if any(value for clause, value in nested.this.args.items() if clause not in ("expressions", "from_", "where")):
-            raise NotLowerable("a subquery that Spark evaluates")
-        outside = [known for known in self.places.all() if known is not found[0] and not known.filters]
-        equal = self._pairs(conjuncts(nested.this.args["where"].this), outside, found[0])
+        outside = [known for known in self.places.all() if known is not found.place and not known.filters]
+        equal = self._pairs(conjuncts(nested.this.args["where"].this), outside, found.place)
         if equal.rest:
             raise NotLowerable("a subquery that Spark evaluates")
-        self._add(JoinKind.LEFT, found[0], equal.pairs)
+        self._add(JoinKind.LEFT, found.place, equal.pairs)
 
     def _place(self, item: exp.Expr, scope: int | None = None) -> Place:
         known = self.places.frame(self.select).scope if scope is None else scope
@@ -139,7 +148,7 @@ class _Joiner:
         left = [*on, *plain]
         joined, waiting = [here[0]], [place for place in here[1 : inner + 1] if not place.constant]
         while waiting:
-            place = next((place for place in waiting if self._pairs(left, joined, place).pairs), waiting[0])
+            place = max(waiting, key=lambda place: self._narrowness(place, self._pairs(left, joined, place).pairs))
             equal = self._pairs(left, joined, place)
             self._add(JoinKind.INNER, place, equal.pairs)
             left = equal.rest
@@ -153,6 +162,12 @@ class _Joiner:
             if not place.filters:
                 joined.append(place)
         return left
+
+    @staticmethod
+    def _narrowness(place: Place, pairs: Sequence[_Pair]) -> int:
+        """How few rows of a place a row may meet: one at most, some, all."""
+        columns = {pair.right for pair in pairs}
+        return 2 if place.schema.key and set(place.schema.key) <= columns else min(1, len(columns))
 
     def _outer(self, join: exp.Join, joined: Sequence[Place], place: Place, kind: JoinKind) -> None:
         """Join a place by what its own join says alone."""
@@ -258,7 +273,12 @@ class _Joiner:
         def renamed(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column | exp.Subquery):
                 return node
-            found = self.places.column(node) if isinstance(node, exp.Column) else self._value(node)
+            if isinstance(node, exp.Subquery):
+                scalar = self._scalar(node)
+                if scalar is None:
+                    raise NotLowerable("a subquery that Spark evaluates")
+                return exp.paren(scalar.value.transform(renamed), copy=False)
+            found = self.places.column(node)
             if found is None:
                 raise NotLowerable("only Spark can tell what a name means")
             return plain_column(column_name(*found))
