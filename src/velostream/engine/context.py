@@ -24,6 +24,7 @@ from velostream.engine.status import State, StatusBoard
 from velostream.engine.stores import Stores, write_to_stores
 from velostream.errors import SourceError, TableError
 from velostream.model.change import ORIGIN, Mode, Write
+from velostream.model.expression import Expression
 from velostream.model.schema import Schema
 from velostream.sources.base import BadRecord, Source
 from velostream.sql.pushdown import pushed_condition
@@ -128,15 +129,26 @@ class EngineContext:
         """A snapshot of an entry's table as a Spark relation; of one in a store no more than the reader needs."""
         if self.stores.find(entry.id) is None:
             return self.relations.frame(session, entry.id, snapshot)
+        files = snapshot.parquet_files()
+        if files is not None:
+            return self.relations.frame_of_files(session, files, snapshot.schema)
         # Other programs write to a store without a version of ours, so what was fetched once is not kept.
         columns = snapshot.schema.names if reader is None else mentioned(snapshot.schema.names, reader.sql)
         schema = snapshot.schema.select(columns or snapshot.schema.names[:1])
         condition = None if reader is None else pushed_condition(reader.sql, reader.relation, snapshot.schema)
         try:
-            rows = snapshot.scan(condition, schema.names)
+            return self._fetched(session, snapshot, condition, schema)
         except CannotCompile:
-            rows = snapshot.scan(columns=schema.names)
-        return self.relations.frame_of_rows(session, rows, schema)
+            return self._fetched(session, snapshot, None, schema)
+
+    def _fetched(
+        self, session: SparkSession, snapshot: Snapshot, condition: Expression | None, schema: Schema
+    ) -> DataFrame:
+        """The rows for which a condition holds: read by the workers where the store lets them, else here."""
+        parts = snapshot.parts(condition, schema.names)
+        if parts is not None:
+            return self.relations.frame_of_parts(session, parts, schema)
+        return self.relations.frame_of_rows(session, snapshot.scan(condition, schema.names), schema)
 
     at_crash_point: ClassVar[Callable[[Path, str], None] | None] = None
     """What the fault tests do when a connection, known by its directory, comes to a crash point."""

@@ -31,6 +31,11 @@ class Codec:
         self.encoded = pa.schema([pa.field(field.name, encoded_type(field.type)) for field in self._decoded])
         """As the files have them. NOT NULL is held by us, so that a file never stands in the way."""
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether the files hold all values just as we know them."""
+        return bool(self.encoded.types == self._decoded.types)
+
     def encode(self, rows: pa.Table) -> pa.Table:
         return _cast(rows, self.encoded)
 

@@ -80,6 +80,7 @@ class DataFiles:
         self._codec = codec
         self._fragments: dict[str, ds.Fragment] = {}
         """Their footers are read once."""
+        self.holds_plain_values = codec.is_identity
 
     def write(self, rows: pa.Table, *, version: int) -> list[DataFile]:
         """Write the rows of a commit that would be this version. The names of files sort by version."""
@@ -101,10 +102,18 @@ class DataFiles:
             found = self._dataset(files).to_table(columns=names, filter=pruning)
         return self._codec.decode(found)
 
-    def batches(self, files: Sequence[DataFile], size: int) -> Iterator[pa.RecordBatch]:
-        """All rows of files, in their order, in batches of at most `size`."""
+    def batches(
+        self,
+        files: Sequence[DataFile],
+        size: int,
+        *,
+        columns: Sequence[str] | None = None,
+        pruning: ds.Expression | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of files, in their order, in batches of at most `size`; otherwise like `read`."""
+        names = list(self._codec.encoded.names if columns is None else columns)
         with wrapped_errors(self._location):
-            for batch in self._dataset(files).to_batches(batch_size=size):
+            for batch in self._dataset(files).to_batches(batch_size=size, columns=names, filter=pruning):
                 if batch.num_rows:
                     yield from self._codec.decode(pa.Table.from_batches([batch])).to_batches(max_chunksize=size)
 

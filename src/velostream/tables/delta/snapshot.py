@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from velostream.model.expression import Expression
 from velostream.model.schema import Schema
-from velostream.tables.delta.files import DataFiles
-from velostream.tables.delta.log import LogState
+from velostream.tables.delta.codec import Codec
+from velostream.tables.delta.files import DataFiles, FileLayout
+from velostream.tables.delta.log import DataFile, LogState
 from velostream.tables.delta.pruning import equalities, having, pruning_of
 from velostream.tables.memory.keys import key_values
 from velostream.tables.reads import StoreSnapshot
 from velostream.tables.remainder import Remainder
+
+_FEWEST_ROWS_APART = 50_000
+"""Fewer are read sooner than workers have begun to."""
+_ROWS_PER_BATCH = 65_536
 
 
 class DeltaCondition:
@@ -25,6 +31,32 @@ class DeltaCondition:
         by_key = bool(schema.key) and equalities(condition, schema) >= set(schema.key)
         self.access = "key" if by_key else "scan"
         self.remainder: Expression | None = condition
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPart:
+    """The rows of one file for which a condition holds."""
+
+    layout: FileLayout
+    file: DataFile
+    columns: tuple[str, ...]
+    condition: Expression | None
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        schema = self.layout.schema
+        compiled = None if self.condition is None else DeltaCondition(self.condition, schema)
+        checked = None if compiled is None else compiled.checked
+        needed = [] if checked is None else [name for name in checked.columns if name not in self.columns]
+        batches = DataFiles(self.layout, Codec(schema)).batches(
+            [self.file],
+            _ROWS_PER_BATCH,
+            columns=[*self.columns, *needed],
+            pruning=None if compiled is None else compiled.pruning,
+        )
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            kept = rows if checked is None else checked.kept(rows)
+            yield from kept.select(list(self.columns)).to_batches()
 
 
 class DeltaSnapshot(StoreSnapshot):
@@ -56,6 +88,23 @@ class DeltaSnapshot(StoreSnapshot):
         if condition is None:
             return self._files.read(self.state.files, columns=names)
         return self._qualified(condition, names).select(names)
+
+    def parquet_files(self) -> Sequence[str] | None:
+        layout = self._files.layout
+        plain = layout.location.store is None and not layout.partition_by and self._files.holds_plain_values
+        return [layout.location.path(file.path) for file in self.state.files] or None if plain else None
+
+    def parts(
+        self, condition: Expression | None = None, columns: Sequence[str] | None = None
+    ) -> Sequence[DeltaPart] | None:
+        rows = [file.rows for file in self.state.files]
+        if not rows or (None not in rows and sum(filter(None, rows)) < _FEWEST_ROWS_APART):
+            return None
+        if condition is not None:
+            # What can't be compiled is to be refused here, not in a worker.
+            self._compile_condition(condition)
+        names = tuple(self.names(columns))
+        return [DeltaPart(self._files.layout, file, names, condition) for file in self.state.files]
 
     def count(self, condition: Expression | None = None) -> int:
         if condition is None:
