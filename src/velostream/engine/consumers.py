@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from velostream.engine.declared import split_off_nulls
 from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
+from velostream.engine.missing import MissingRowsError, MissingRowsWatch
 from velostream.engine.query import BatchTransformation, Runner
 from velostream.engine.relations import arrow_result
 from velostream.engine.status import State
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.gate import Gate
+    from velostream.errors import VelostreamError
     from velostream.model.spool import Spool
     from velostream.sinks.base import Sink
     from velostream.sources.base import Offset
@@ -41,13 +43,20 @@ class RepeatingConsumer(Consumer):
 
     def intend(self, end: Offset, at: int) -> None:
         if self.leaves_our_log and self.intended() is None:
-            epoch = Epoch(self._intent_writer, self.number + 1)
-            reads = dict.fromkeys(self.table_ids, at)
-            self.context.sequence.commit(Part(epoch=epoch, position={"end": end, "at": at}, reads=reads))
+            self.intend_anew(end, at)
+
+    def intend_anew(self, end: Offset, at: int) -> None:
+        """Write down that the batch in hand reads its tables at another commit number than was intended."""
+        known = self.context.sequence.writer(self._intent_writer)
+        number = self.number + 1
+        epoch = Epoch(self._intent_writer, number if known is None else max(number, known.epoch + 1))
+        reads = dict.fromkeys(self.table_ids, at)
+        position = {"end": end, "at": at, "number": number}
+        self.context.sequence.commit(Part(epoch=epoch, position=position, reads=reads))
 
     def intended(self) -> Intent | None:
         known = self.context.sequence.writer(self._intent_writer)
-        if known is None or known.epoch != self.number + 1:
+        if known is None or known.position.get("number", known.epoch) != self.number + 1:
             return None
         return Intent(known.position["end"], known.position["at"])
 
@@ -75,12 +84,28 @@ class TransformingConsumer(RepeatingConsumer):
         self.table_ids = [table.id for table in tables.values()]
         self._names = names
         self.projection = None if tables else Projection.of(plan)
+        self._missing = MissingRowsWatch(plan.missing)
 
     def rows_of(self, batch: Batch) -> pa.Table:
         rows = batch.results.get(self.writer)
         if rows is None:
             rows = arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
+        rows = self._missing.settled(rows)
         return rows if self._names is None else rows.rename_columns(list(self._names))
+
+    def trouble(self, error: VelostreamError) -> None:
+        if not isinstance(error, MissingRowsError):
+            super().trouble(error)
+            return
+        intent = self.intended()
+        if intent is not None:
+            self.intend_anew(intent.end, self.context.sequence.sequence)
+        self.try_again(error, error.delay, attempts=error.attempts)
+
+    def advance(self, end: Offset) -> None:
+        super().advance(end)
+        for table, number in self._missing.taken().items():
+            self.board.tally(f'rows without a match in "{table}"', number)
 
     def probe(self, batch: Batch) -> object:
         return self.rows_of(batch)

@@ -150,10 +150,13 @@ class Consumer(ABC):
             self.fail(error)
             return
         self._attempts += 1
-        delay = self._retry.delay(self._attempts)
+        self.try_again(error, self._retry.delay(self._attempts), attempts=self._attempts)
+
+    def try_again(self, error: VelostreamError, delay: timedelta, *, attempts: int) -> None:
+        """Rest for a while, and say so; the others go on."""
         self._resume_at = time.monotonic() + delay.total_seconds()
         state = State.DEGRADED if self.board.was_ready else State.WAITING
-        self.board.retrying(error, attempts=self._attempts, next_retry_at=datetime.now(UTC) + delay, state=state)
+        self.board.retrying(error, attempts=attempts, next_retry_at=datetime.now(UTC) + delay, state=state)
 
     def advance(self, end: Offset) -> None:
         """The batch up to `end` is committed."""

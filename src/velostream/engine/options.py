@@ -22,6 +22,7 @@ _TABLE_OPTIONS = (
     Option("key", "columns of the key, comma-separated"),
     Option("extension", "kind of store", default=MemoryTable.kind),
     Option("connector", "another word for extension"),
+    Option("version.column", "the column that says from when a row is, for ASOF JOIN without MATCH_CONDITION"),
 )
 
 STORE_OPTIONS = (
@@ -35,6 +36,17 @@ QUERY_OPTIONS = (
     Option("table.wait.timeout", "how long a query waits for the tables it reads", OptionType.DURATION, "5m"),
     Option("table.wait.on.timeout", "what happens then", OptionType.CHOICE, "fail", ("fail", "start")),
     Option("checkpoint", "folder of the state of an aggregate"),
+    Option(
+        "join.missing",
+        "what becomes of a stream's row when a lookup finds no row (default: nulls for LEFT, skip for INNER)",
+        OptionType.CHOICE,
+        None,
+        ("nulls", "skip", "defaults", "retry", "fail"),
+    ),
+    Option("join.missing.default.*", "value of a column where no row was found, for defaults"),
+    Option("join.missing.retry.max", "how often a batch with a missing row is tried again", OptionType.INTEGER, "5"),
+    Option("join.missing.retry.delay", "how long to wait before that", OptionType.DURATION, "1s"),
+    Option("join.missing.retry.multiplier", "by how much the wait grows every time", OptionType.NUMBER, "2"),
     Option("event.time.field", "the column of the event time, for WINDOW without one"),
     Option("watermark", "how late a row may be before its window is over", OptionType.DURATION, "0s"),
     Option(

@@ -77,6 +77,7 @@ class Lens:
             rows=self._context.table(entry.id).snapshot().count() if is_ours else None,
             reason=_reason_of(entry),
             store="" if is_ours else entry.store,
+            version_column=_version_column(entry),
         )
 
     def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
@@ -108,6 +109,12 @@ class Lens:
         if schema is not None:
             self.found[spec.identity()] = schema
         return Relation(name, kind, schema, reason=reason, system=source.system_columns)
+
+
+def _version_column(entry: Entry) -> str | None:
+    if "version.column" not in entry.sql.lower():
+        return None
+    return next((option.value for option in definition_of(entry).options if option.name == "version.column"), None)
 
 
 def _reason_of(entry: Entry) -> str:

@@ -95,7 +95,7 @@ class BatchTransformation:
             relation: self._context.frame(session, entry, at=at, reader=Reader(plan.sql, relation))
             for relation, entry in self._tables.items()
         }
-        return run_sql(session, plan.sql, frames | {plan.driving: batch})
+        return run_sql(session, plan.watched or plan.sql, frames | {plan.driving: batch})
 
     def _table_of(self, lookup: Lookup, at: int) -> LookupTable:
         """What the stage looks up in: all of a table of ours, or what a store has for the keys of the batch."""

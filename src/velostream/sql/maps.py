@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from velostream.sql.joins import find_fast_way
+from velostream.sql.missing import watched
 from velostream.sql.naming import named
 from velostream.sql.plan import Input, MapPlan
 from velostream.sql.scope import Frame, scope_of, streams_in
@@ -18,9 +20,14 @@ def plan_map(tree: exp.Expr, *, frames: Mapping[int, Frame], inputs: Sequence[In
     select = outermost_select(tree)
     scope = scope_of(select) if select is not None else None
     read = [entry for entry in inputs if entry.relation in relations_in(tree)]
-    fast = find_fast_way(select, frame=frames.get(scope) if scope is not None else None, inputs=read)
+    watching = watched(select)
+    run = select if watching is None else watching[0]
+    fast = find_fast_way(run, frame=frames.get(scope) if scope is not None else None, inputs=read)
     (driving,) = streams_in(tree)
-    return MapPlan(driving, name_items(tree).sql(dialect="spark"), fast.stages, fast.why_not)
+    plan = MapPlan(driving, name_items(tree).sql(dialect="spark"), fast.stages, fast.why_not)
+    if watching is None:
+        return plan
+    return replace(plan, missing=watching[1], watched=watching[0].sql(dialect="spark"))
 
 
 def relations_in(tree: exp.Expr) -> set[str]:

@@ -48,6 +48,8 @@ class Relation:
     """Kind of the store that holds its rows; empty for our own."""
     one_row: bool = False
     """Whether it always has exactly one row."""
+    version_column: str | None = None
+    """Of a table that holds several versions of things: the column that says from when each is."""
     kept: bool = False
     """A stream whose rows are kept as a table, because the query needs all of them."""
 
@@ -130,6 +132,30 @@ class Stages:
     sql: str
 
 
+class MissingPolicy(StrEnum):
+    """What becomes of a row of the stream for which a lookup finds no row of the table."""
+
+    NULLS = "nulls"
+    SKIP = "skip"
+    DEFAULTS = "defaults"
+    RETRY = "retry"
+    """The batch is tried again, later; after the last time it is as the join says."""
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class MissingRows:
+    """The policy of one join for rows that are not there."""
+
+    table: str
+    policy: MissingPolicy
+    drops: bool = False
+    """Whether a row without a match is left out."""
+    retry_max: int = 5
+    retry_delay: timedelta = timedelta(seconds=1)
+    retry_multiplier: float = 2.0
+
+
 @dataclass(frozen=True)
 class MapPlan:
     """A stateless transformation of batches of the driving stream."""
@@ -142,6 +168,11 @@ class MapPlan:
     """The fast way, when there is one; gives the same rows."""
     why_not: str = ""
     """Why there is no fast way though tables are read."""
+    missing: tuple[MissingRows, ...] = ()
+    """Policies of joins. With some, `watched` and the SQL of `stages` give, after the columns of `sql`, for each of
+    them what it found (0: a row, 1: none, 2: none, its key is NULL), and at last whether WHERE holds."""
+    watched: str | None = None
+    """The general path with those columns."""
 
 
 class LateData(StrEnum):

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from velostream.errors import NotExecutableError, OptionError, SqlError, ValidationError
 from velostream.sql.aggregates import plan_aggregate
+from velostream.sql.asof import spell_out_asof
 from velostream.sql.delta import plan_delta
 from velostream.sql.delta_groups import plan_streamed
 from velostream.sql.delta_steps import NotDelta
@@ -17,6 +18,7 @@ from velostream.sql.grouping import group_expressions
 from velostream.sql.keeping import KeptStreams
 from velostream.sql.keys import check_key, declared_key, key_of_result
 from velostream.sql.maps import name_items, plan_map
+from velostream.sql.missing import apply_policies, policies_without_lookup
 from velostream.sql.naming import named
 from velostream.sql.option_names import covers
 from velostream.sql.passthrough import plan_passthrough
@@ -88,6 +90,7 @@ class _Planner:
         self.warnings: list[SqlError] = []
 
     def plan(self) -> QueryPlan:
+        self.query = spell_out_asof(self.query, catalog=self.catalog, options=self.options, text=self.text)
         self.query = spell_out_window(self.query, options=self.options, text=self.text)
         try:
             return self._plan()
@@ -140,6 +143,7 @@ class _Planner:
 
     def _over_tables(self, tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
         select = outermost_select(tree)
+        _raise_if_any(policies_without_lookup(self.options, text=self.text))
         if self.continuous:
             where = "in a view over tables, which is computed again"
             _raise_if_any(
@@ -174,6 +178,12 @@ class _Planner:
         self.warnings += shape.warnings
         select = outermost_select(tree)
         scope = scope_of(select) if select is not None else None
+        if select is not None and scope is not None:
+            frame = resolution.frames[scope]
+            wrong = apply_policies(
+                select, frame=frame, inputs=resolution.inputs, options=self.options, text=self.text
+            )
+            _raise_if_any(wrong)
         if select is not None and scope is not None and is_aggregated(select):
             _raise_if_any(check_repeatable(tree, where="ahead of an aggregate's state", text=self.text))
             self._warn_of_global(select)

@@ -23,8 +23,6 @@ def refused_forms(query: Query, *, text: str) -> list[SqlError]:
         found.append(NotExecutableError(message, hint=hint, **pointer(at, text)))
 
     for join in query.tree.find_all(exp.Join):
-        if str(join.args.get("method") or "").upper() == "ASOF" or join.args.get("match_condition"):
-            refuse("ASOF JOIN", join, hint="join on equality and keep the latest row with a subquery")
         if join.args.get(WITHIN):
             refuse("JOIN … WITHIN", join, hint="make one stream a table: CREATE TABLE t AS SELECT …; then join t")
     for call in query.tree.find_all(exp.Func):

@@ -114,8 +114,6 @@ def test_java_can_not_be_called(plan, call):
 
 
 def test_forms_that_are_not_run_yet_are_refused_by_name(view):
-    with pytest.raises(NotExecutableError, match="ASOF JOIN"):
-        view("SELECT o.id FROM orders o ASOF JOIN prices p MATCH_CONDITION (o.ts >= p.price) ON o.sku = p.sku")
     with pytest.raises(NotExecutableError, match="WITHIN"):
         view("SELECT o.id FROM orders o JOIN prices p WITHIN 5m ON o.sku = p.sku")
     with pytest.raises(NotExecutableError, match=r'the wildcard path "addr\.\*\.city"'):
