@@ -28,6 +28,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "kafka": "velostream.sources.kafka:KafkaSource",
         "memory": "velostream.sources.memory:MemorySource",
         "postgres": "velostream.sources.postgres:PostgresSource",
+        "sql": "velostream.sources.sql:SqlSource",
         "rate": "velostream.sources.generator:GeneratorSource",
         "generator": "velostream.sources.generator:GeneratorSource",
     },

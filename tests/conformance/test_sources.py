@@ -3,7 +3,7 @@
 import pytest
 
 from velostream.plugins import Group, names
-from velostream.testing.database_feeds import PostgresFeed
+from velostream.testing.database_feeds import PostgresFeed, SqlFeed
 from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
 from velostream.testing.kafka_feed import KafkaFeed
 from velostream.testing.source_suite import SourceSuite
@@ -39,6 +39,12 @@ FEEDS = {
         "once": lambda _: PostgresFeed(),
         "polled": lambda _: PostgresFeed(incremental_column="id"),
         "captured": lambda _: PostgresFeed(cdc="true"),
+    },
+    "sql": {
+        "sqlite once": lambda folder: SqlFeed(folder, "sqlite"),
+        "sqlite polled": lambda folder: SqlFeed(folder, "sqlite", incremental_column="id"),
+        "duckdb once": lambda folder: SqlFeed(folder, "duckdb"),
+        "duckdb polled": lambda folder: SqlFeed(folder, "duckdb", incremental_column="id"),
     },
     "rate": {
         "fast": lambda _: GeneratorFeed("rate", number_column="value", first_number=0, rows_per_second="1e9"),

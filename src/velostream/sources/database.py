@@ -127,8 +127,8 @@ class DatabaseSession(ABC):
     """A name under which other sessions can read the same state for as long as this one is open."""
 
     @abstractmethod
-    def discover(self, selection: Selection) -> Schema:
-        """The columns, their types, and the key where it is known."""
+    def discover(self, selection: Selection) -> Schema | None:
+        """The columns, their types, and the key where it is known; None while only rows could tell."""
 
     @abstractmethod
     def rows(self, statement: Statement, schema: Schema, on_bad: OnBad, *, size: int) -> Iterator[pa.RecordBatch]:
@@ -147,6 +147,8 @@ class DatabaseDriver(ABC):
     """How one kind of database is talked to. Holds settings only, and travels to workers."""
 
     kind: ClassVar[str]
+    limit: str = " LIMIT {:d}"
+    """What ends a SELECT that is to give at most so many rows."""
 
     @abstractmethod
     def open(self, *, snapshot: str | None = None, shared: bool = False) -> DatabaseSession:
@@ -171,7 +173,7 @@ class DatabaseDriver(ABC):
         """What stands behind FROM."""
         if selection.query is not None:
             bound = bind(selection.query, selection.parameters, self.marker)
-            return replace(bound, sql=f"({bound.sql}) AS source_rows")
+            return replace(bound, sql=f"({bound.sql}) source_rows")
         names = [selection.schema] if selection.schema else []
         names += [str(selection.table)] if names else str(selection.table).split(".")
         return Statement(".".join(self.quote(name) for name in names))
@@ -195,7 +197,7 @@ class DatabaseDriver(ABC):
         if selection.order_by:
             sql += f" ORDER BY {selection.order_by}"
         if selection.limit is not None:
-            sql += f" LIMIT {selection.limit:d}"
+            sql += self.limit.format(selection.limit)
         return Statement(sql, (*relation.values, *values))
 
 
@@ -278,11 +280,13 @@ class DatabaseSource(Source):
         """Declared columns, else those of the database, with its primary key."""
         found = self.discovered()
         schema = self._declared or found
-        key = self.key or (found.key if all(schema.find(name) for name in found.key) else ())
-        return schema.with_key(key)
+        if schema is None:
+            return None
+        known = () if found is None else found.key
+        return schema.with_key(self.key or (known if all(schema.find(name) for name in known) else ()))
 
-    def discovered(self) -> Schema:
-        """The columns as the database has them; asked once."""
+    def discovered(self) -> Schema | None:
+        """The columns as the database has them; asked until there is an answer."""
         if self._found is None:
             session = self.driver.open()
             try:

@@ -86,8 +86,11 @@ class PostgresDriver(DatabaseDriver):
 
     def failure(self, error: BaseException, *, name: str | None = None) -> SourceError:
         """What an error of psycopg means; without the password."""
-        reason = self.address.without_password(str(error).strip() or type(error).__name__)
+        import psycopg
+
         state = getattr(error, "sqlstate", None)
+        said = error.diag.message_primary if state and isinstance(error, psycopg.Error) else None
+        reason = self.address.without_password(said or str(error).strip() or type(error).__name__)
         category = category_of_state(state) if state else category_of_text(reason) or Category.NETWORK
         where = str(self.address)
         if category is Category.MISSING and name is not None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from velostream import plugins
 from velostream.errors import Category, OptionError, StoreError
 from velostream.model.options import Option, Options
+from velostream.model.sql_errors import category_of
 from velostream.tables.base import TableSpec
 from velostream.tables.memory.keys import as_array
 from velostream.tables.relational.base import RELATIONAL_OPTIONS, RelationalTable
@@ -164,14 +165,11 @@ class JdbcDialect(Dialect):
             unique = re.search("unique|duplicate|primary key", reason, re.IGNORECASE) is not None
             trouble = Trouble.DUPLICATE if unique else Trouble.CONSTRAINT
             return Failure(trouble, Category.CONFLICT if unique else Category.DATA, reason)
-        if "DataError" in kinds:
-            return Failure(Trouble.CONSTRAINT, Category.DATA, reason)
-        if self._dialect.is_disconnect(original, None, None):
-            return Failure(Trouble.TRANSIENT, Category.NETWORK, reason, connection_lost=True)
-        for pattern, trouble, category in _TEXTS:
-            if re.search(pattern, reason, re.IGNORECASE):
-                return Failure(trouble, category, reason)
-        return Failure(Trouble.OTHER, Category.UNKNOWN, reason)
+        disconnected = self._dialect.is_disconnect(original, None, None)
+        category = category_of(original, disconnected=disconnected)
+        if disconnected and category is Category.NETWORK:
+            return Failure(Trouble.TRANSIENT, category, reason, connection_lost=True)
+        return Failure(_TROUBLES.get(category, Trouble.OTHER), category, reason)
 
     def codec(self, type_: pa.DataType) -> Codec:
         sqlalchemy = _sqlalchemy()
@@ -399,13 +397,7 @@ class JdbcDialect(Dialect):
         return DeclaredTable(tuple(columns), tuple(frozenset(names) for names in unique.values()))
 
 
-_TEXTS = (
-    (r"conflict|deadlock|serializ|lock timeout|is locked", Trouble.TRANSIENT, Category.CONCURRENCY),
-    (r"password|authenticat|login|access denied|permission", Trouble.OTHER, Category.AUTHENTICATION),
-    (r"does not exist|unknown database|cannot open|no such", Trouble.OTHER, Category.MISSING),
-    (r"connect|network|timed? ?out|refused|unreachable|gone away", Trouble.OTHER, Category.NETWORK),
-)
-"""What a text of a driver without codes means, the first that fits."""
+_TROUBLES = {Category.DATA: Trouble.CONSTRAINT, Category.CONCURRENCY: Trouble.TRANSIENT}
 
 _FITTING = (
     (pa.types.is_boolean, "BOOL|BIT|TINYINT"),
