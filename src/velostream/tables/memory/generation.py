@@ -9,23 +9,23 @@ nothing of that, so readers need no lock and no copy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from velostream.tables.memory.chunks import ORDINARY, ChunkPolicy, Chunks
+from velostream.tables.memory.column_index import ColumnIndex, key_picker
 from velostream.tables.memory.compare import row_hashes
 from velostream.tables.memory.growable import GrowableIntegers, Integers
 from velostream.tables.memory.hashed import HashedKeys, key_hasher
 from velostream.tables.memory.index import KeyDictionary, KeyHashes, PositionIndex
 from velostream.tables.memory.journal import ALIVE, Journal, RowIds
-from velostream.tables.memory.keys import as_array, key_normaliser, key_values
+from velostream.tables.memory.keys import as_array, key_values
 from velostream.tables.memory.spill import mapped_batch, mapped_index
 from velostream.tables.memory.tail import MOST_ROWS, Patch, TailedChunks, Values
 
@@ -45,8 +45,6 @@ class Form:
 
 
 _ORDINARY = Form()
-
-_Reading = tuple[tuple[int, ...], Callable[[Values | Mapping[int, Any]], Hashable]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +123,10 @@ class Generation:
         self.ids = RowIds()
         self.journal = Journal(version=version)
         self.keys = self._key_index() if key else None
-        self.secondary: dict[tuple[str, ...], PositionIndex] = {}
+        self.secondary: dict[tuple[str, ...], ColumnIndex] = {}
         self._key_places = [schema.get_field_index(name) for name in key]
-        self._key_of = _picker(pa.schema([schema.field(name) for name in key]), self.key)
-        self._readings: dict[tuple[str, ...], _Reading] = {}
+        self._key_of = key_picker(pa.schema([schema.field(name) for name in key]), self.key)
+        self._key_of_row = key_picker(schema, self.key)
         self.content: PositionIndex | None = None
         """Row hash to positions; made when rows of a bag are first removed by value."""
         self.length = 0
@@ -196,8 +194,8 @@ class Generation:
         if self.keys is not None:
             keys = key_values(delta.rows, self.key) if delta.keys is None else delta.keys
             self.keys.add(keys, start, self.stored.chunks)
-        for columns, index in self.secondary.items():
-            index.add(key_values(delta.rows, columns), start)
+        for index in self.secondary.values():
+            index.grow(self.stored, self.length)
         if self.content is not None:
             self.content.add(row_hashes(delta.rows).tolist(), start)
 
@@ -235,13 +233,12 @@ class Generation:
             self._note_time(1)
         if self.keys is not None:
             self.keys.add_one(key, position)
-        for columns, index in self.secondary.items():
-            places, value_of = self._reading(columns)
-            index.add_one(value_of(self.stored.some_values(row, places)), position)
 
     def _end_tail(self) -> None:
         """Keep the rows of the tail as a chunk from now on."""
         self.stored = TailedChunks(self.stored.columnar())
+        for index in self.secondary.values():
+            index.grow(self.stored, self.length)
         if isinstance(self.keys, KeyHashes) and self.keys.wants_cover:
             self.keys.cover(self.stored.chunks)
 
@@ -261,16 +258,8 @@ class Generation:
     def _key_at(self, position: int) -> Hashable:
         stored = self.stored
         if position >= stored.start:
-            return self._reading(self.key)[1](stored.values_at(position))
+            return self._key_of_row(stored.values_at(position))
         return self._key_of(stored.chunks.values_at(position, self._key_places))
-
-    def _reading(self, columns: tuple[str, ...]) -> _Reading:
-        """The places of these columns, and from the values of a row to what an index on them has it under."""
-        reading = self._readings.get(columns)
-        if reading is None:
-            places = tuple(self.schema.get_field_index(name) for name in columns)
-            reading = self._readings[columns] = places, _picker(self.schema, columns)
-        return reading
 
     @property
     def chunks(self) -> Chunks:
@@ -353,13 +342,12 @@ class Generation:
         """Positions of the rows of the newest commit, published or not."""
         return np.flatnonzero(self.removed.values() == ALIVE)
 
-    def index_on(self, columns: tuple[str, ...]) -> PositionIndex:
-        """The index over these columns, made now if there is none. Call it as the writer."""
-        index = self.secondary.get(columns)
-        if index is None:
-            index = PositionIndex()
-            if self.length:
-                index.add(key_values(self.chunks.head(self.length, list(dict.fromkeys(columns))), columns), 0)
+    def index_on(self, columns: tuple[str, ...]) -> ColumnIndex:
+        """The index over these columns with all rows, made now if there is none. Call it as the writer."""
+        known = self.secondary.get(columns)
+        index = ColumnIndex(self.schema, columns) if known is None else known
+        index.grow(self.stored, self.length)
+        if known is None:
             self.secondary = {**self.secondary, columns: index}
         return index
 
@@ -405,11 +393,3 @@ class Generation:
         for columns in self.secondary:
             fresh.index_on(columns)
         return fresh
-
-
-def _picker(schema: pa.Schema, columns: tuple[str, ...]) -> Callable[[Values | Mapping[int, Any]], Hashable]:
-    if not columns:
-        return lambda _: None
-    pick = itemgetter(*(schema.get_field_index(name) for name in columns))
-    normalise = key_normaliser([schema.field(name).type for name in columns])
-    return pick if normalise is None else lambda values: normalise(pick(values))

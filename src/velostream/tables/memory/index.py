@@ -209,13 +209,6 @@ class PositionIndex:
             elif found != position:
                 rows[value] = [found, position]
 
-    def add_one(self, value: Hashable, position: int) -> None:
-        found = self.rows.setdefault(value, position)
-        if isinstance(found, list):
-            found.append(position)
-        elif found != position:
-            self.rows[value] = [found, position]
-
     def find(self, value: Hashable) -> Sequence[int]:
         found = self.rows.get(value)
         if found is None:

@@ -17,11 +17,12 @@ from velostream.model.expression import Expression
 from velostream.model.types import render_type
 from velostream.tables.base import KeyValue, Row, Snapshot
 from velostream.tables.memory.chunks import Chunks
+from velostream.tables.memory.column_index import ColumnIndex
 from velostream.tables.memory.compare import match_rows
 from velostream.tables.memory.conform import cast_exactly, fits
 from velostream.tables.memory.generation import Generation
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.index import KeyIndex, PositionIndex
+from velostream.tables.memory.index import KeyIndex
 from velostream.tables.memory.keys import as_array, hashable_values, key_normaliser
 from velostream.tables.memory.rows import DecodedRow, FoundRows, MemoryRow, decoded_rows
 from velostream.tables.memory.values import python_values
@@ -111,7 +112,7 @@ class MemorySnapshot(Snapshot):
         names = tuple(self.schema.column(name).name for name in on)
         if names == self.schema.key:
             return self.lookup(keys, columns)
-        index = self._table.index_of(self._generation, names)
+        index = self._index(names)
         arrays, usable = self._lookup_arrays(keys, names)
         positions, answered = index.find_all(self._hashable(arrays, names))
         visible = self._visible_of(positions)
@@ -186,7 +187,7 @@ class MemorySnapshot(Snapshot):
         return DecodedRow(self._layout, self._stored.values_at(position))
 
     @property
-    def secondary(self) -> Mapping[tuple[str, ...], PositionIndex]:
+    def secondary(self) -> Mapping[tuple[str, ...], ColumnIndex]:
         """The indexes beside the key; another object once there is another index."""
         return self._generation.secondary
 
@@ -200,7 +201,7 @@ class MemorySnapshot(Snapshot):
             if position >= self._length:
                 position = self._older(position)
             return [position] if position >= 0 and self._removed[position] > self.sequence else []
-        found = self._table.index_of(self._generation, columns).find(value)
+        found = self._index(columns).find(value)
         if len(found) > _FEW:
             return None
         length, removed, sequence = self._length, self._removed, self.sequence
@@ -220,8 +221,14 @@ class MemorySnapshot(Snapshot):
         if columns == self.schema.key and self._keys is not None:
             positions = self._positions(self._keys, values)
             return np.sort(positions[positions >= 0])
-        positions, _ = self._table.index_of(self._generation, columns).find_all(values)
+        positions, _ = self._index(columns).find_all(values)
         return np.sort(positions[self._visible_of(positions)])
+
+    def _index(self, columns: tuple[str, ...]) -> ColumnIndex:
+        """An index with at least the rows this snapshot sees."""
+        index = self._table.index_of(self._generation, columns)
+        index.grow(self._stored, self._length)
+        return index
 
     @property
     def visible_positions(self) -> Integers:

@@ -15,12 +15,12 @@ from velostream.model.expression import Expression
 from velostream.model.options import Option
 from velostream.model.schema import Schema
 from velostream.tables.base import KeyValue, Row, Table, TableCapabilities, TableSpec, TableWrites
+from velostream.tables.memory.column_index import ColumnIndex
 from velostream.tables.memory.condition import Plan, PlanCache
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.encode import NeedsArrow, RowEncoder
 from velostream.tables.memory.generation import Changed, Delta, Generation
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.index import PositionIndex
 from velostream.tables.memory.keys import key_normaliser
 from velostream.tables.memory.point import PointWriter
 from velostream.tables.memory.rows import RowLayout
@@ -283,8 +283,8 @@ class MemoryTable(Table):
         key = (self.schema.key,) if self.schema.key else ()
         return key + tuple(self._generation.secondary)
 
-    def index_of(self, generation: Generation, columns: tuple[str, ...]) -> PositionIndex:
-        """The index of a generation, made now if there is none yet."""
+    def index_of(self, generation: Generation, columns: tuple[str, ...]) -> ColumnIndex:
+        """The index of a generation, made now if there is none yet. Whoever asks it has it grow first."""
         index = generation.secondary.get(columns)
         if index is None:
             with self._sequence.exclusive():

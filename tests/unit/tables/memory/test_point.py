@@ -304,3 +304,19 @@ def test_readers_never_see_half_a_row_or_a_lost_one(people):  # B33
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_an_index_takes_in_rows_when_it_is_asked(people):
+    def named(snapshot, name):
+        return snapshot.count(Call("=", (ColumnRef("name"), Literal(name, pa.string()))))
+
+    people.create_index(["name"])
+    people.write_records(Mode.APPEND, [{"id": 0, "name": "a"}])
+    first = people.snapshot()
+    for key in range(1, 60):
+        people.write_records(Mode.APPEND, [{"id": key, "name": "a"}])
+    second = people.snapshot()
+    people.update_records([{"id": 7, "name": "b"}])
+    assert (named(people.snapshot(), "a"), named(people.snapshot(), "b")) == (59, 1)
+    assert (named(second, "a"), named(second, "b")) == (60, 0)
+    assert (named(first, "a"), named(first, "b")) == (1, 0)
