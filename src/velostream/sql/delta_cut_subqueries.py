@@ -8,9 +8,8 @@ from velostream.sql.delta_pieces import VALUE, Cut, Pieces, from_piece, is_piece
 from velostream.sql.delta_places import Places, is_one_row
 from velostream.sql.functions import is_aggregate_call
 from velostream.sql.grouping import bare_item
-from velostream.sql.joins import conjuncts
 from velostream.sql.naming import alias, identifier, plain_column
-from velostream.sql.parentheses import without_parentheses
+from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import origin_of, scope_of
 from velostream.sql.shape import from_items, is_aggregated, nested_queries, outermost_select

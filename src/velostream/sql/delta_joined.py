@@ -17,11 +17,10 @@ from velostream.sql.delta_places import Place, Places, comparable
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.functions import aggregate_calls
 from velostream.sql.grouping import bare_item
-from velostream.sql.joins import conjuncts
 from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.naming import plain_column
 from velostream.sql.outputs import expand_star
-from velostream.sql.parentheses import without_parentheses
+from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.plan import JoinedQuery, JoinKind, JoinPart
 from velostream.sql.shape import from_items, queries_in
 

@@ -17,10 +17,10 @@ from velostream.sql.delta_joined import joined_query
 from velostream.sql.delta_places import Place, Places, comparable, is_one_row
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.functions import aggregate_calls
-from velostream.sql.joins import conjuncts
 from velostream.sql.maps import name_items
 from velostream.sql.naming import output_name
 from velostream.sql.outputs import expand_star
+from velostream.sql.parentheses import conjuncts
 from velostream.sql.plan import DrivenPlan, Link
 from velostream.sql.resolve import Resolution
 from velostream.sql.rules.conditions import keeps_only_true

@@ -15,11 +15,11 @@ from velostream.sql.delta_places import Place, Places, comparable
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.functions import is_generator
 from velostream.sql.grouping import group_expressions, grouping_construct
-from velostream.sql.joins import conjuncts
 from velostream.sql.keys import key_of_result
 from velostream.sql.maps import name_items
 from velostream.sql.naming import output_name
 from velostream.sql.outputs import expand_star
+from velostream.sql.parentheses import conjuncts
 from velostream.sql.plan import PartitionedPlan
 from velostream.sql.resolve import Resolution
 from velostream.sql.shape import from_items, is_aggregated, nested_queries, outermost_select, window_functions

@@ -10,8 +10,7 @@ from sqlglot import exp
 
 from velostream.model.schema import Schema
 from velostream.sql.delta_steps import NotDelta
-from velostream.sql.joins import conjuncts
-from velostream.sql.parentheses import without_parentheses
+from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.plan import Reader
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Frame, input_of, origin_of, scope_of

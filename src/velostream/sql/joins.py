@@ -15,7 +15,7 @@ from velostream.sql.keytypes import expression_type, field_type, key_cast
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
 from velostream.sql.outputs import expand_star
-from velostream.sql.parentheses import without_parentheses
+from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.plan import Input, KeyPair, Lookup, Stages
 from velostream.sql.scope import Frame, Origin, StarColumn, input_of, origin_of, set_origin
 from velostream.sql.shape import driving_index, from_items, nested_queries, reads_input
@@ -266,16 +266,6 @@ class _Planner:
         for name in origin.fields:
             column = exp.Dot(this=column, expression=identifier(name))
         return column
-
-
-def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
-    """The AND-ed parts of a condition, out of their parentheses, left to right."""
-    if condition is None:
-        return []
-    bare = without_parentheses(condition)
-    if isinstance(bare, exp.And):
-        return conjuncts(bare.this) + conjuncts(bare.expression)
-    return [bare]
 
 
 def _access(joined: _Joined, pairs: Sequence[KeyPair]) -> str:

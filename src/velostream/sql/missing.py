@@ -14,10 +14,9 @@ from sqlglot import exp
 
 from velostream.errors import OptionError, ResolveError, SqlError, ValidationError, VelostreamError
 from velostream.model.duration import parse_duration
-from velostream.sql.joins import conjuncts
 from velostream.sql.naming import identifier, named
 from velostream.sql.outputs import expand_star
-from velostream.sql.parentheses import without_parentheses
+from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.plan import Input, MissingPolicy, MissingRows
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import Frame, Origin, input_of, origin_of, set_origin

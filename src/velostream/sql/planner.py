@@ -39,6 +39,7 @@ from velostream.sql.rules import apply_rules, is_rewritten
 from velostream.sql.scope import scope_of, streams_in
 from velostream.sql.shape import drive_by_stream, from_items, is_aggregated, nested_queries, outermost_select
 from velostream.sql.statements import Emit, OptionValue, Place, Query
+from velostream.sql.stream_joins import spell_out_within
 from velostream.sql.windows import is_window_call, spell_out_window
 
 
@@ -91,6 +92,7 @@ class _Planner:
 
     def plan(self) -> QueryPlan:
         self.query = spell_out_asof(self.query, catalog=self.catalog, options=self.options, text=self.text)
+        self.query = spell_out_within(self.query, options=self.options, text=self.text)
         self.query = spell_out_window(self.query, options=self.options, text=self.text)
         try:
             return self._plan()

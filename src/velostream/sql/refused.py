@@ -6,7 +6,6 @@ from sqlglot import exp
 
 from velostream.errors import NotExecutableError, SqlError, ValidationError
 from velostream.sql.functions import function_name
-from velostream.sql.grammar import WITHIN
 from velostream.sql.paths import WILDCARD_PATH
 from velostream.sql.pointing import pointer
 from velostream.sql.statements import Place, Query
@@ -22,9 +21,6 @@ def refused_forms(query: Query, *, text: str) -> list[SqlError]:
         message = f"{form} can't be executed by this version"
         found.append(NotExecutableError(message, hint=hint, **pointer(at, text)))
 
-    for join in query.tree.find_all(exp.Join):
-        if join.args.get(WITHIN):
-            refuse("JOIN … WITHIN", join, hint="make one stream a table: CREATE TABLE t AS SELECT …; then join t")
     for call in query.tree.find_all(exp.Func):
         if function_name(call) in _CALLS_JAVA:
             message = f"function {function_name(call)} is not allowed: it calls any Java method in Spark's process"

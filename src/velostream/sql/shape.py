@@ -15,6 +15,7 @@ from velostream.errors import NotExecutableError, SqlError, ValidationError
 from velostream.sql.functions import aggregate_calls
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import input_of, streams_in
+from velostream.sql.stream_joins import is_bounded
 
 _SORTING = {"order": "ORDER BY", "sort": "SORT BY", "cluster": "CLUSTER BY", "distribute": "DISTRIBUTE BY"}
 _CUTTING = {"limit": "LIMIT", "offset": "OFFSET"}
@@ -163,11 +164,23 @@ class _Checker:
                 self.refuse("LATERAL", lateral)
         streaming = [item for item in from_items(select) if streams_in(item)]
         if len(streaming) > 1:
-            self.unbounded_join(streaming[1])
+            self.stream_join(select, streaming)
             return
         if streaming:
             self.driving(streaming[0])
             self.joins(select)
+
+    def stream_join(self, select: exp.Select, streaming: list[exp.Expr]) -> None:
+        """Two streams: a view over the rows of both if event times bound it, else rows would be kept in vain."""
+        before = {str(select.args["from_"].this.alias_or_name).lower()}
+        for join in select.args.get("joins") or ():
+            alias = str(join.this.alias_or_name).lower()
+            if join.this in streaming and not is_bounded(join.args.get("on"), before, alias):
+                self.unbounded_join(join.this)
+                return
+            before.add(alias)
+        hint = "CREATE TABLE … AS keeps the rows of both streams and gives every pair; or " + self.materialise()
+        self.refuse("a join of two streams", streaming[1], hint=hint)
 
     def unbounded_join(self, item: exp.Expr) -> None:
         self.shape.problems.append(

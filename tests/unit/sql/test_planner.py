@@ -114,8 +114,6 @@ def test_java_can_not_be_called(plan, call):
 
 
 def test_forms_that_are_not_run_yet_are_refused_by_name(view):
-    with pytest.raises(NotExecutableError, match="WITHIN"):
-        view("SELECT o.id FROM orders o JOIN prices p WITHIN 5m ON o.sku = p.sku")
     with pytest.raises(NotExecutableError, match=r'the wildcard path "addr\.\*\.city"'):
         view("SELECT addr.*.city AS cities FROM orders")
 
@@ -252,3 +250,32 @@ def test_planning_does_not_change_the_query(shop):
     first = plan_query(query, options=(), catalog=shop, text=text, continuous=True)
     assert query.tree.sql(dialect="spark") == before
     assert plan_query(query, options=(), catalog=shop, text=text, continuous=True).sql == first.sql
+
+
+@pytest.mark.parametrize(
+    ("condition", "bounded"),
+    [
+        ("a.ts BETWEEN b.ts AND b.ts + INTERVAL '5' MINUTE", True),
+        ("b.ts >= a.ts - INTERVAL '1' HOUR AND a.ts + INTERVAL '1' HOUR > b.ts", True),
+        ("a.ts >= b.ts", False),
+        ("a.ts >= b.ts AND b.ts < a.ts", False),
+        ("a.ts BETWEEN TIMESTAMP '2024-01-01' AND now()", False),
+    ],
+)
+def test_two_streams_are_joined_where_event_times_bound_them(view, condition, bounded):
+    text = f"SELECT a.id FROM orders a JOIN orders b ON a.id = b.id AND {condition}"
+    if bounded:
+        assert all(entry.target.kept for entry in (view(text).whole or view(text)).inputs)
+        return
+    with pytest.raises(SqlError) as caught:
+        view(text)
+    assert caught.value.code == "unbounded-join"
+
+
+def test_within_is_a_condition_on_event_times(view, shop):
+    shop.query_options += ["event.time.field"]
+    text = "SELECT a.id FROM orders a LEFT JOIN orders b WITHIN 90s ON a.id = b.id"
+    plan = view(f"{text} WITH ('event.time.field' = 'ts')")
+    assert "`a`.`ts` BETWEEN `b`.`ts` - INTERVAL '90' SECOND AND `b`.`ts` + INTERVAL '90' SECOND" in plan.sql
+    with pytest.raises(SqlError, match='the event time of "a"'):
+        view(text)

@@ -1,0 +1,102 @@
+"""Joins of two streams: `WITHIN 10m` said as a condition on event times, and whether a join is bounded in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from sqlglot import exp
+
+from velostream.errors import ValidationError
+from velostream.model.duration import parse_duration
+from velostream.sql.grammar import WITHIN
+from velostream.sql.naming import identifier
+from velostream.sql.parentheses import conjuncts, without_parentheses
+from velostream.sql.pointing import pointer
+from velostream.sql.scope import origin_of
+from velostream.sql.statements import OptionValue, Query
+
+_EVENT_TIME = "event.time.field"
+_AT_LEAST = (exp.GTE, exp.GT)
+_AT_MOST = (exp.LTE, exp.LT)
+
+
+def spell_out_within(query: Query, *, options: Sequence[OptionValue], text: str) -> Query:
+    """The query with every `JOIN … WITHIN 10m ON …` as one on event times that are no further apart than that."""
+    if not any(join.args.get(WITHIN) for join in query.tree.find_all(exp.Join)):
+        return query
+    tree = query.tree.copy()
+    for select in list(tree.find_all(exp.Select)):
+        for join in select.args.get("joins") or ():
+            length = join.args.pop(WITHIN, None)
+            if length is not None:
+                _bound(join, select, parse_duration(str(length.this)), options=options, text=text)
+    return replace(query, tree=tree)
+
+
+def is_bounded(condition: exp.Expr | None, left: set[str], right: str) -> bool:
+    """Whether a join's condition keeps event times of both sides within a range: at least this, at most that.
+
+    The sides are aliases in lower case; `left` are all that stand before the join.
+    """
+    bounds = {bound for part in conjuncts(condition) for bound in _bounds(part, left, right)}
+    return len(bounds) == 2
+
+
+def _bounds(part: exp.Expr, left: set[str], right: str) -> Iterator[str]:
+    """Whether a condition bounds the left time from below, from above, or not at all."""
+    if isinstance(part, exp.Between):
+        low, high = part.args["low"], part.args["high"]
+        yield from _bounds(exp.GTE(this=part.this.copy(), expression=low.copy()), left, right)
+        yield from _bounds(exp.LTE(this=part.this.copy(), expression=high.copy()), left, right)
+        return
+    if not isinstance(part, (*_AT_LEAST, *_AT_MOST)):
+        return
+    first, second = _side(part.this, left, right), _side(part.expression, left, right)
+    if {first, second} != {"left", "right"}:
+        return
+    yield "below" if isinstance(part, _AT_LEAST) == (first == "left") else "above"
+
+
+def _side(expression: exp.Expr, left: set[str], right: str) -> str | None:
+    origins = [origin_of(column) for column in expression.find_all(exp.Column)]
+    sources = {origin.source.lower() for origin in origins if origin is not None}
+    if not sources or len(origins) != len([origin for origin in origins if origin is not None]):
+        return None
+    if sources <= left:
+        return "left"
+    return "right" if sources == {right} else None
+
+
+def _bound(
+    join: exp.Join, select: exp.Select, length: timedelta, *, options: Sequence[OptionValue], text: str
+) -> None:
+    first, other = str(select.args["from_"].this.alias_or_name), str(join.this.alias_or_name)
+    if join.args.get("using"):
+        raise ValidationError(
+            "a join WITHIN a time has ON, not USING",
+            hint=f"ON {first}.k = {other}.k",
+            **pointer(join.this, text),
+        )
+    left, right = (_time(alias, options, join=join, text=text) for alias in (first, other))
+    seconds = f"{length // timedelta(microseconds=1) / 1_000_000:.6f}".rstrip("0").rstrip(".")
+    interval = exp.Interval(this=exp.Literal.string(seconds), unit=exp.Var(this="SECOND"))
+    within = exp.Between(
+        this=left,
+        low=exp.Sub(this=right.copy(), expression=interval.copy()),
+        high=exp.Add(this=right.copy(), expression=interval),
+    )
+    join.set("on", exp.and_(exp.paren(without_parentheses(join.args["on"])), within, copy=False))
+
+
+def _time(alias: str, options: Sequence[OptionValue], *, join: exp.Join, text: str) -> exp.Column:
+    given = {option.name.lower(): option.value for option in options}
+    name = given.get(f"{alias.lower()}.{_EVENT_TIME}") or given.get(_EVENT_TIME)
+    if name is None:
+        raise ValidationError(
+            f'JOIN … WITHIN needs the event time of "{alias}"',
+            hint=f"WITH ('event.time.field' = 'ts'), or '{alias}.event.time.field' where the names differ",
+            **pointer(join.this, text),
+        )
+    return exp.Column(this=identifier(name), table=identifier(alias))
