@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from velostream.errors import OptionError, ResolveError, SqlError, did_you_mean
+from velostream.model.duration import render_duration
 from velostream.sql.explain_changes import change_problems, changes_by_rows
 from velostream.sql.explain_delta import (
     delta_rows,
@@ -15,7 +16,20 @@ from velostream.sql.explain_delta import (
     grouped_state,
 )
 from velostream.sql.option_names import covers
-from velostream.sql.plan import AggregatePlan, Catalog, Input, Lookup, MapPlan, PassthroughPlan, QueryPlan, RelationKind
+from velostream.sql.plan import (
+    AggregatePlan,
+    Catalog,
+    Input,
+    LateData,
+    Lookup,
+    MapPlan,
+    MissingPolicy,
+    MissingRows,
+    PassthroughPlan,
+    QueryPlan,
+    RelationKind,
+    WindowState,
+)
 from velostream.sql.planner import plan_query
 from velostream.sql.pointing import pointer
 from velostream.sql.statements import (
@@ -81,8 +95,22 @@ def _map_rows(plan: MapPlan, inputs: dict[str, Input]) -> Iterator[tuple[str, st
     yield ("driven by", f'{inputs[plan.driving].target.kind} "{inputs[plan.driving].target.name}"')
     for lookup in plan.stages.lookups if plan.stages is not None else ():
         yield ("lookup", _lookup_text(lookup, inputs[lookup.input]))
+    for missing in plan.missing:
+        yield ("missing rows", _missing_text(missing))
     if plan.why_not:
         yield ("general path", f"Spark joins each batch with snapshots of the tables, by scan: {plan.why_not}")
+
+
+def _missing_text(missing: MissingRows) -> str:
+    delay = render_duration(missing.retry_delay)
+    what = {
+        MissingPolicy.NULLS: "NULLs",
+        MissingPolicy.SKIP: "the row is left out",
+        MissingPolicy.DEFAULTS: "the defaults",
+        MissingPolicy.RETRY: f"looked up again {missing.retry_max} times, first after {delay}",
+        MissingPolicy.FAIL: "the query fails",
+    }
+    return f'no row of table "{missing.table}": {what[missing.policy]}'
 
 
 def _lookup_text(lookup: Lookup, entry: Input) -> str:
@@ -100,6 +128,8 @@ def _lookup_text(lookup: Lookup, entry: Input) -> str:
 
 def _aggregate_rows(plan: AggregatePlan, inputs: dict[str, Input]) -> Iterator[tuple[str, str]]:
     yield from _map_rows(plan.feed, inputs)
+    if plan.window is not None:
+        yield ("window", _window_text(plan.window))
     if plan.streamed is not None:
         yield from grouped_rows(plan.streamed.grouped, rows="the rows of a batch")
         return
@@ -107,6 +137,15 @@ def _aggregate_rows(plan: AggregatePlan, inputs: dict[str, Input]) -> Iterator[t
     if plan.final is not None:
         tables = "".join(f' and table "{inputs[name].target.name}"' for name in plan.final_inputs)
         yield ("on top", f"HAVING, projection, ORDER BY and LIMIT are a view over the groups{tables}")
+
+
+def _window_text(window: WindowState) -> str:
+    kind = (
+        "of fixed length" if window.gap is None else f"sessions, ended by {render_duration(window.gap)} without a row"
+    )
+    over = f"over when the newest event time is {render_duration(window.watermark)} past the end"
+    late = {LateData.DROP: "dropped", LateData.DEAD_LETTER: "dead letters", LateData.UPDATE: "counted all the same"}
+    return f"{kind}; {over}; rows after that are {late[window.late]}"
 
 
 def _passthrough_rows(plan: PassthroughPlan) -> Iterator[tuple[str, str]]:
@@ -119,6 +158,9 @@ def _passthrough_rows(plan: PassthroughPlan) -> Iterator[tuple[str, str]]:
 
 
 def _state(plan: QueryPlan) -> str:
+    if plan.aggregate is not None and plan.aggregate.window is not None:
+        bounded = plan.aggregate.window.late is not LateData.UPDATE
+        return "the rows of windows that are not over" if bounded else "all rows, for late ones change windows"
     if plan.aggregate is not None and plan.aggregate.streamed is not None:
         return grouped_state(plan.aggregate.streamed.grouped)
     if plan.aggregate is not None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from velostream.errors import SqlError
+from velostream.sql.explain import explain_rows
 from velostream.sql.plan import LateData, QueryPlan, Strategy, WindowState
 from velostream.sql.statements import Emit
 
@@ -113,3 +114,18 @@ def test_what_is_wrong_with_a_window_is_said_where_it_is(view, shop, text, messa
     with pytest.raises(SqlError, match=message) as caught:
         view(text)
     assert caught.value.line == 1
+
+
+def test_explain_says_when_a_window_is_over_and_what_is_kept(view, shop):
+    shop.query_options += ["watermark", "late.data"]
+    plan = view(
+        "SELECT sku, _window_start, count(*) AS n FROM orders GROUP BY sku WINDOW SESSION(ts, 30s) "
+        "WITH ('watermark' = '10s', 'late.data' = 'dead_letter')"
+    )
+    rows = dict(explain_rows(plan, extended=True))
+    assert rows["window"] == (
+        "sessions, ended by 30s without a row; over when the newest event time is 10s past the end; "
+        "rows after that are dead letters"
+    )
+    assert rows["state"] == "the rows of windows that are not over"
+    assert rows["emit"] == "final"
