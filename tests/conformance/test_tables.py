@@ -86,7 +86,8 @@ def play(table: Table) -> bytes:
 
 def test_one_script_gives_the_same_bytes_on_all_kinds_of_tables(tmp_path):
     told: dict[str, bytes] = {}
-    for kind in KINDS:
+    written = [kind for kind in KINDS if plugins.load(plugins.Group.TABLES, kind).capabilities.insert]
+    for kind in written:
         for number, schema in enumerate((KEYED, BAG)):
             name = f"script_{uuid.uuid4().hex[:12]}"
             folder = tmp_path / kind

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
 from velostream.errors import StateError, TableError, UnsupportedError
+from velostream.model.change import Mode
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Column, Schema
 from velostream.tables.base import Table, TableCapabilities
@@ -39,6 +40,15 @@ STORE_OPTIONS: tuple[Option, ...] = (
     *POOL_OPTIONS,
 )
 """Options of every kind that keeps rows in a store and what it must know of them next to them."""
+
+CAPABILITY_OF: Mapping[Mode, str] = {
+    Mode.APPEND: "insert",
+    Mode.UPSERT: "upsert",
+    Mode.DELETE: "delete",
+    Mode.CHANGES: "update",
+    Mode.REPLACE: "update",
+}
+"""What a write that is refused is called."""
 
 WRITABLE = TableCapabilities(
     insert=True,

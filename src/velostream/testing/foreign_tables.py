@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet
 
 
 class ForeignTable(Protocol):
@@ -63,6 +64,36 @@ class SqlForeignTable:
     def _execute(self, statement: str, **values: Any) -> None:
         with self._engine.begin() as connection:
             connection.execute(self._text(statement), values)
+
+
+class ClickhouseForeignTable:
+    """Another program at a ClickHouse, which has made a table of some rows."""
+
+    def __init__(self, url: str, name: str, rows: pa.Table) -> None:
+        from velostream.testing.services.clickhouse import ClickhouseService
+
+        self._service = ClickhouseService(url=url)
+        self._execute = self._service.execute
+        self._table = "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+        columns = ", ".join(f"`{field.name}` {_clickhouse_type(field)}" for field in rows.schema)
+        self._execute(f"CREATE TABLE {self._table} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
+        if rows.num_rows:
+            self._service.load(f"INSERT INTO {self._table} FORMAT Parquet", _as_parquet(rows))
+
+    def put(self, id_: int, name: str | None, amount: Decimal | None = None) -> None:
+        self.remove(id_)
+        values = {"id": str(id_), "name": "\\N" if name is None else name, "amount": str(amount or "\\N")}
+        markers = "{id:Int64}, {name:Nullable(String)}, {amount:Nullable(Decimal(10, 2))}"
+        self._execute(f"INSERT INTO {self._table} VALUES ({markers})", **values)
+
+    def remove(self, id_: int) -> None:
+        self._execute(f"DELETE FROM {self._table} WHERE id = {int(id_)}")
+
+    def exists(self) -> bool:
+        return self._execute(f"EXISTS TABLE {self._table}") == b"1\n"
+
+    def close(self) -> None:
+        self._execute(f"DROP TABLE IF EXISTS {self._table}")
 
 
 class LakeForeignTable:
@@ -146,3 +177,24 @@ class RedisForeignTable:
 
     def _keys(self) -> list[bytes]:
         return list(self._client.scan_iter(match=f"{self._name}:[0-9]*"))
+
+
+def _clickhouse_type(field: pa.Field) -> str:
+    """A type of ClickHouse's for the values of a plain type."""
+    type_ = field.type
+    if pa.types.is_decimal(type_):
+        name = f"Decimal({type_.precision}, {type_.scale})"
+    elif pa.types.is_timestamp(type_):
+        name = "DateTime64(6, 'UTC')"
+    elif pa.types.is_integer(type_):
+        name = f"Int{type_.bit_width}"
+    else:
+        names = {pa.bool_(): "Bool", pa.date32(): "Date32", pa.float32(): "Float32", pa.float64(): "Float64"}
+        name = names.get(type_, "String")
+    return f"Nullable({name})" if field.nullable else name
+
+
+def _as_parquet(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(rows, sink)
+    return bytes(sink.getvalue())

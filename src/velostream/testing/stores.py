@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
+import pyarrow as pa
+
 from velostream.tables.base import Table, TableSpec
 from velostream.tables.memory import CommitSequence
 from velostream.testing.foreign_tables import (
+    ClickhouseForeignTable,
     ForeignTable,
     LakeForeignTable,
     MongodbForeignTable,
     RedisForeignTable,
     SqlForeignTable,
 )
+from velostream.testing.table_cases import KEYED, rows_of
 
 
 class Server(Protocol):
@@ -55,6 +59,8 @@ class TestStore:
     """Options of a new table, given a folder that is the test's own and a name that no other table has."""
     foreign: Callable[[Mapping[str, str]], ForeignTable] | None = None
     """Makes the table those options speak of as another program would, for adoption. None: the kind adopts nothing."""
+    fill: Callable[[Mapping[str, str], pa.Table], object] | None = None
+    """Makes the table those options speak of with rows, as another program would; for kinds that are only read."""
     server: Callable[[], Server] | None = None
     """The server behind the tables, for taking it away. None: there is none."""
     open_together: Callable[[type[Table], Sequence[TableSpec]], Sequence[Table]] = open_each
@@ -76,6 +82,7 @@ _POSTGRES = _service("postgres", "PostgresService")
 _MYSQL = _service("mysql", "MysqlService")
 _MONGODB = _service("mongodb", "MongodbService")
 _REDIS = _service("redis", "RedisService")
+_CLICKHOUSE = _service("clickhouse", "ClickhouseService")
 
 _IMPATIENT = {"connect.timeout": "1s", "retry.timeout": "1s"}
 """A server that is gone is said to be after a second."""
@@ -114,6 +121,12 @@ STORES: Mapping[str, TestStore] = {
         options=lambda _folder, name: {"url": _REDIS().url, "table": name, **_IMPATIENT},
         foreign=lambda options: RedisForeignTable(options["url"], options["table"]),
         server=_REDIS,
+    ),
+    "clickhouse": TestStore(
+        options=lambda _folder, name: {"url": _CLICKHOUSE().url, "table": name, **_IMPATIENT},
+        foreign=lambda options: ClickhouseForeignTable(options["url"], options["table"], rows_of(KEYED)),
+        fill=lambda options, rows: ClickhouseForeignTable(options["url"], options["table"], rows),
+        server=_CLICKHOUSE,
     ),
     "delta": TestStore(
         options=lambda folder, name: {"url": str(folder / "lake"), "table": name},

@@ -39,7 +39,7 @@ class Codec:
     store_type: str
     """The column's type in the store's own words, for CREATE TABLE."""
     encode: Encoder
-    """An array of `type` as values to bind; None for NULL."""
+    """An array of `type` as values to bind; None for NULL, and for a value that no column of the store can hold."""
     decode: Decoder
     """Values as the driver gives them as an array of `type`."""
     equality: str | None = "{}"

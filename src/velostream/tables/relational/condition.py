@@ -211,7 +211,10 @@ class _Rendering:
     def _bound(self, column: StoredColumn, literal: Literal) -> str:
         if literal.type != column.codec.type or len(self.parameters) == self._dialect.most_parameters:
             raise _CannotPush
-        self.parameters.append(column.codec.encode_one(literal.value))
+        encoded = column.codec.encode_one(literal.value)
+        if encoded is None:
+            raise _CannotPush
+        self.parameters.append(encoded)
         return self._dialect.marker(len(self.parameters) - 1)
 
 

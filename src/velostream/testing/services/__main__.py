@@ -6,6 +6,7 @@ import sys
 
 from velostream.errors import VelostreamError
 from velostream.testing.services.base import Service
+from velostream.testing.services.clickhouse import ClickhouseService
 from velostream.testing.services.downloads import tell
 from velostream.testing.services.kafka import KafkaService
 from velostream.testing.services.mongodb import MongodbService
@@ -19,6 +20,7 @@ ALL: tuple[type[Service], ...] = (
     MysqlService,
     MongodbService,
     RedisService,
+    ClickhouseService,
     S3Service,
     KafkaService,
 )

@@ -14,18 +14,17 @@ from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, ColumnRef, Expression, Literal
 from velostream.tables.base import Table
 from velostream.tables.memory.evaluate import CannotCompile, evaluate_expression
-from velostream.testing.table_cases import KEYED, equals, write
+from velostream.testing.table_cases import KEYED, equals
 from velostream.testing.table_conditions import CONDITIONS, TRICKY, tricky_rows
 from velostream.testing.table_suite.harness import TableHarness
 
 
 class Conditions(TableHarness):
     def test_conditions(self) -> None:  # B15, B16
-        if self.lacks("conditions", "insert"):
+        if not self.has_rows or self.lacks("conditions"):
             return
-        table = self.make_table(KEYED)
         rows = [(1, "a", Decimal("1.50")), (2, "b", None), (3, None, Decimal("2.00")), (4, "a%", Decimal("1.49"))]
-        table.commit(write(Mode.APPEND, *rows))
+        table = self.filled(KEYED, *rows)
         price = pa.decimal128(10, 2)
         name, amount = ColumnRef("name"), ColumnRef("Amount")
         cases: list[tuple[Expression, list[int]]] = [
@@ -50,7 +49,7 @@ class Conditions(TableHarness):
             table.snapshot().count(equals("nam", "a", pa.string()))
 
     def test_a_key_in_a_condition_is_looked_up(self) -> None:  # B20
-        if self.lacks("conditions", "insert"):
+        if not self.has_rows or self.lacks("conditions"):
             return
         table = self.make_table(KEYED)
         by_key = equals("id", 3, pa.int64())
@@ -60,10 +59,9 @@ class Conditions(TableHarness):
 
     def test_conditions_that_fail_are_errors(self) -> None:  # B19
         """Division by zero is neither NULL nor false."""
-        if self.lacks("conditions", "insert"):
+        if not self.has_rows or self.lacks("conditions"):
             return
-        table = self.make_table(KEYED)
-        table.commit(write(Mode.APPEND, (0, "zero"), (1, "one")))
+        table = self.filled(KEYED, (0, "zero"), (1, "one"))
         one = Literal(1, pa.int64())
         with pytest.raises(VelostreamError):
             table.snapshot().count(Call("=", (Call("%", (one, ColumnRef("id"))), one)))

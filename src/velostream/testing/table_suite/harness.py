@@ -1,4 +1,5 @@
 """What all parts of the table suite share: tables made, closed, lost in a crash and found again."""
+# ruff: noqa: S101 - asserting is what a suite does
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from velostream import plugins
+from velostream.model.change import Mode
 from velostream.model.schema import Schema
 from velostream.tables.base import Table, TableSpec
 from velostream.testing.stores import TestStore, store_of
+from velostream.testing.table_cases import rows_of, write
 
 
 class TableHarness:
@@ -59,8 +63,27 @@ class TableHarness:
         )
 
     def make_table(self, schema: Schema, options: Mapping[str, str] | None = None) -> Table:
-        """A new, empty table."""
-        return self.open(self.new_spec(schema, options))
+        """A new, empty table; one that another program has made, of a kind that is only read."""
+        spec = self.new_spec(schema)
+        if self.lacks("insert") and self.store.fill is not None:
+            self.store.fill(spec.options, rows_of(schema))
+        return self.open(replace(spec, options={**spec.options, **(options or {})}))
+
+    def filled(self, schema: Schema, *rows: Sequence[Any]) -> Table:
+        """A new table with rows, which another program has written where the kind is only read."""
+        if not self.lacks("insert"):
+            table = self.make_table(schema)
+            table.commit(write(Mode.APPEND, *rows, schema=schema))
+            return table
+        spec = self.new_spec(schema)
+        assert self.store.fill is not None
+        self.store.fill(spec.options, rows_of(schema, *rows))
+        return self.open(spec)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether tables of the kind can be given rows, be it by another program."""
+        return self.store.fill is not None or not self.lacks("insert")
 
     def specs_together(self, *schemas: Schema) -> Sequence[TableSpec]:
         """Tables that don't exist yet and can be committed in one step."""

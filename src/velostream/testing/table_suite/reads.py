@@ -9,18 +9,16 @@ import pyarrow as pa
 import pytest
 
 from velostream.errors import NotFoundError, TableError, UnsupportedError
-from velostream.model.change import Mode
 from velostream.model.schema import Schema
-from velostream.testing.table_cases import BAG, KEYED, write
+from velostream.testing.table_cases import BAG, KEYED
 from velostream.testing.table_suite.harness import TableHarness
 
 
 class Reads(TableHarness):
     def test_get_and_contains(self) -> None:  # B20
-        if self.lacks("insert"):
+        if not self.has_rows:
             return
-        table = self.make_table(KEYED)
-        table.commit(write(Mode.APPEND, (1, "a", Decimal("1.50")), (2, None, None)))
+        table = self.filled(KEYED, (1, "a", Decimal("1.50")), (2, None, None))
         snapshot = table.snapshot()
         row = snapshot.get(1)
         assert row is not None
@@ -38,10 +36,9 @@ class Reads(TableHarness):
             assert caught.value.code == "no-key"
 
     def test_lookup(self) -> None:
-        if self.lacks("insert", "lookup"):
+        if not self.has_rows or self.lacks("lookup"):
             return
-        table = self.make_table(KEYED)
-        table.commit(write(Mode.APPEND, *((number, f"n{number}") for number in range(100))))
+        table = self.filled(KEYED, *((number, f"n{number}") for number in range(100)))
         wanted = pa.chunked_array([[7, None, 3], [1000, 7]], pa.int64())
         found = table.snapshot().lookup(wanted, ["name"])
         assert found.to_pylist() == [
@@ -61,22 +58,20 @@ class Reads(TableHarness):
 
     def test_a_lookup_of_many_keys(self) -> None:
         """More keys than a statement has room for parameters."""
-        if self.lacks("insert", "lookup"):
+        if not self.has_rows or self.lacks("lookup"):
             return
         size = 40_000
-        table = self.make_table(KEYED)
-        table.commit(write(Mode.APPEND, *((number, f"n{number}") for number in range(0, 100, 2))))
+        table = self.filled(KEYED, *((number, f"n{number}") for number in range(0, 100, 2)))
         found = table.snapshot().lookup(pa.array(range(size)), ["name"])
         assert found.column("_position").to_pylist() == list(range(0, 100, 2))
         assert found.column("name").to_pylist() == [f"n{number}" for number in range(0, 100, 2)]
 
     def test_lookup_by_other_columns(self) -> None:
-        if self.lacks("insert", "lookup"):
+        if not self.has_rows or self.lacks("lookup"):
             return
         for schema in (KEYED, BAG):
-            table = self.make_table(schema)
             rows = [(1, "a", Decimal("1.50")), (2, "b", None), (3, "a", Decimal("2.00")), (4, None, None)]
-            table.commit(write(Mode.APPEND, *rows))
+            table = self.filled(schema, *rows)
             snapshot = table.snapshot()
             try:
                 found = snapshot.lookup_by(["NAME"], pa.array(["b", None, "z", "a"]), ["id"])
@@ -91,11 +86,10 @@ class Reads(TableHarness):
             assert snapshot.lookup_by(["name"], pa.array([], pa.string())).column_names == ["_position", *schema.names]
 
     def test_a_composite_key(self) -> None:
-        if self.lacks("insert", "lookup"):
+        if not self.has_rows or self.lacks("lookup"):
             return
         schema = Schema.of(("a", "STRING"), ("b", "INT"), ("v", "INT"), key=["b", "a"])
-        table = self.make_table(schema)
-        table.commit(write(Mode.APPEND, ("x", 1, 10), ("y", 1, 11), ("x", None, 12), schema=schema))
+        table = self.filled(schema, ("x", 1, 10), ("y", 1, 11), ("x", None, 12))
         snapshot = table.snapshot()
         assert snapshot.contains((1, "y"))
         assert not snapshot.contains((2, "y"))
@@ -105,12 +99,11 @@ class Reads(TableHarness):
 
     def test_keys_differ_by_case_and_spaces(self) -> None:
         """Keys are told apart by their bytes, whatever collation the store prefers."""
-        if self.lacks("insert", "lookup"):
+        if not self.has_rows or self.lacks("lookup"):
             return
         schema = Schema.of(("k", "STRING"), ("v", "INT"), key=["k"])
-        table = self.make_table(schema)
         names = ["a", "A", "a ", "ä", "a\u0308", "", " ", "ß", "ss", "\u212b", "\xc5"]
-        table.commit(write(Mode.APPEND, *((name, number) for number, name in enumerate(names)), schema=schema))
+        table = self.filled(schema, *((name, number) for number, name in enumerate(names)))
         snapshot = table.snapshot()
         assert snapshot.lookup(pa.array(names), ["v"]).column("v").to_pylist() == list(range(len(names)))
         for number, name in enumerate(names):
@@ -119,10 +112,9 @@ class Reads(TableHarness):
             assert row["v"] == number
 
     def test_paging_gives_every_row_once(self) -> None:  # B22
-        if self.lacks("insert"):
+        if not self.has_rows:
             return
-        table = self.make_table(BAG)
-        table.commit(write(Mode.APPEND, *((number, "x") for number in range(23))))
+        table = self.filled(BAG, *((number, "x") for number in range(23)))
         snapshot = table.snapshot()
         expected = snapshot.scan().column("id").to_pylist()
         assert sorted(expected) == list(range(23))
@@ -132,10 +124,9 @@ class Reads(TableHarness):
             assert all(len(page) <= size for page in paged)
 
     def test_chosen_columns(self) -> None:
-        if self.lacks("insert"):
+        if not self.has_rows:
             return
-        table = self.make_table(KEYED)
-        table.commit(write(Mode.APPEND, (1, "a", Decimal("1.50"))))
+        table = self.filled(KEYED, (1, "a", Decimal("1.50")))
         assert table.snapshot().scan(columns=["AMOUNT", "id"]).to_pylist() == [{"amount": Decimal("1.50"), "id": 1}]
         with pytest.raises(NotFoundError):
             table.snapshot().scan(columns=["amunt"])
