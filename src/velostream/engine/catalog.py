@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from velostream.engine.directory import write_atomically
+from velostream.engine.secrets import SecretFile
 from velostream.errors import AlreadyExistsError, StateError
+from velostream.model.confidential import public
 from velostream.model.schema import Schema
 
 
@@ -104,11 +106,13 @@ class Entry:
 class Catalog:
     """All entries, by name and by id; every change is on disk before it is seen.
 
-    Names are unique over tables, views and streams in any case of letters. Thread-safe.
+    Names are unique over tables, views and streams in any case of letters. Thread-safe. Statements with passwords are
+    whole in a file that only its owner can read, and in the catalog's own without them.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._secrets = SecretFile(path.with_name("statements.private"))
         self._lock = threading.RLock()
         self._entries: dict[str, Entry] = {}
         if path.exists():
@@ -119,6 +123,7 @@ class Catalog:
             form = json.loads(self._path.read_bytes())
             for item in form["entries"]:
                 schema = item.pop("schema")
+                item["sql"] = self._secrets.of(item["id"]).get("sql", item["sql"])
                 entry = Entry(
                     **item
                     | {
@@ -135,11 +140,18 @@ class Catalog:
 
     def _save(self) -> None:
         form = []
+        private: dict[str, dict[str, str]] = {}
         for entry in self._entries.values():
             item = asdict(replace(entry, schema=None))
             item["schema"] = None if entry.schema is None else entry.schema.to_json()
+            item["sql"] = public(entry.sql)
+            if item["sql"] != entry.sql:
+                private[entry.id] = {"sql": entry.sql}
             form.append(item)
+        # Whichever of the two catalogs a crash leaves, its statements are whole.
+        self._secrets.keep_only({entry_id: self._secrets.of(entry_id) for entry_id in self._secrets} | private)
         write_atomically(self._path, json.dumps({"format": 1, "entries": form}, indent=1).encode())
+        self._secrets.keep_only(private)
 
     def __iter__(self) -> Iterator[Entry]:
         with self._lock:

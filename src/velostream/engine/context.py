@@ -195,8 +195,8 @@ class EngineContext:
             return []
         if policy == "fail":
             first = records[0]
-            raise SourceError.bad_record(source.spec.uri, position=first.position, reason=first.reason)
-        return [self.dead_letter_write(name, source.spec.uri, records)]
+            raise SourceError.bad_record(source.spec.shown, position=first.position, reason=first.reason)
+        return [self.dead_letter_write(name, source.spec.shown, records)]
 
     def dead_letter_write(self, name: str, source: str, records: list[BadRecord]) -> tuple[MemoryTable, Write]:
         """The write that sets bad records of a query aside, to be committed together with its batch."""

@@ -23,6 +23,7 @@ from velostream.engine.status import State
 from velostream.engine.supervisor import Supervisor, found_columns
 from velostream.engine.waiting import Patience, patience_of
 from velostream.errors import AlreadyExistsError, InUseError, NotFoundError, SourceError, ValidationError
+from velostream.model.confidential import concealed
 from velostream.sql.render import render
 from velostream.sql.statements import Create, Insert, ObjectKind, SourceRef
 

@@ -192,7 +192,7 @@ class Ingest:
         with self._lock:
             self._consumers.append(consumer)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"ingest {self.source.spec.uri}", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=f"ingest {self.source.spec.shown}", daemon=True)
                 self._thread.start()
         self._wake.set()
 
@@ -232,7 +232,7 @@ class Ingest:
                 self._attempts = 0
                 pause = 0.0 if moved else self._poll_seconds
             except Exception as error:  # noqa: BLE001 - whatever it is must show on the boards, not end the thread
-                pause = self._trouble(query_error(error, f'source "{self.source.spec.uri}" could not be processed'))
+                pause = self._trouble(query_error(error, f'source "{self.source.spec.shown}" could not be processed'))
             if pause and not self._stopping:
                 self._wake.wait(pause)
             self._wake.clear()
@@ -356,7 +356,7 @@ class Ingest:
                 raise
         rest, guilty = sift(batch, consumer.probe)
         outcome = consumer.run(rest)
-        return outcome.with_writes([self.context.dead_letter_write(consumer.entry.name, self.source.spec.uri, guilty)])
+        return outcome.with_writes([self.context.dead_letter_write(consumer.entry.name, self.source.spec.shown, guilty)])
 
     def _commit(self, outcomes: list[tuple[Consumer, Outcome]], bad: list[BadRecord], end: Offset) -> None:
         settled = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]

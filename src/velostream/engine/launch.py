@@ -87,7 +87,7 @@ class Launcher:
                 by_origin = self.book.open(spec).capabilities.emits is Emits.UPSERTS and not bound.schema.key
                 key = (ORIGIN,) if by_origin else bound.schema.key
                 schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), key)
-                entry = Entry.new(spec.uri, kind=EntryKind.SOURCE, sql=identity, schema=schema)
+                entry = Entry.new(spec.shown, kind=EntryKind.SOURCE, sql=identity, schema=schema)
                 self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
                 self.context.catalog.add(entry)
             running = self.runners.get(entry.id)

@@ -1,69 +1,15 @@
-"""Passwords: what of a statement may be shown, and the one file that keeps what may not."""
+"""Passwords: the one file that keeps what of a statement may not be shown."""
 
 from __future__ import annotations
 
 import json
-import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from velostream.engine.directory import write_atomically
 from velostream.errors import StateError
-
-_CONFIDENTIAL = r"[\w.\-]*(?:password|secret|token|signature|\.key|_key)[\w.\-]*"
-"""Names of options and URI parameters whose values are nobody's business."""
-_HIDDEN = "***"
-_REFERENCES = re.compile(r"(?:\$\{[^}]*\})+")
-"""Names of environment variables, which are no secrets; what the variables hold never gets here."""
-_PARAMETER = re.compile(rf"([?&;](?:{_CONFIDENTIAL})=)([^&]*)", re.IGNORECASE)
-_USER_AND_PASSWORD = re.compile(r"(://[^:/?#]*:)(.*)@([^&]*)", re.DOTALL)
-"""Greedy: a password with an @ in it is hidden whole, at the worst together with what follows it."""
-_OPEN_PARAMETER = re.compile(rf"{_PARAMETER.pattern}\Z", re.IGNORECASE)
-"""One whose value goes on after the last @."""
-_STRING = r"'(?:[^'\\]|\\.|'')*'"
-_QUOTED_NAME = r'"(?:[^"]|"")*"|`(?:[^`]|``)*`'
-_BARE_URI = rf"://(?:[^\s'\"`]|(?<==)(?:{_STRING}|{_QUOTED_NAME}))*"
-_ADDRESS = re.compile(f"{_STRING}|{_QUOTED_NAME}|{_BARE_URI}", re.DOTALL)
-"""What of a statement may be the address of a store or a source."""
-_OPTION = re.compile(rf"('(?:{_CONFIDENTIAL})'\s*=\s*)({_STRING})", re.IGNORECASE | re.DOTALL)
-
-
-def is_confidential(name: str) -> bool:
-    """Whether an option of that name holds a secret."""
-    return re.fullmatch(_CONFIDENTIAL, name, re.IGNORECASE) is not None
-
-
-def concealed(name: str, value: str) -> str:
-    """The value of an option as anyone may see it. `${VAR}` stays."""
-    if is_confidential(name):
-        return _without(value)
-    return _address(value)
-
-
-def public(sql: str) -> str:
-    """A statement without the passwords that stand in it. `${VAR}` stays."""
-    without = _OPTION.sub(lambda found: f"{found[1]}'{_without(found[2][1:-1])}'", sql)
-    return _ADDRESS.sub(_public_address, without)
-
-
-def _public_address(found: re.Match[str]) -> str:
-    text = found[0]
-    return _address(text) if text.startswith("://") else text[0] + _address(text[1:-1]) + text[-1]
-
-
-def _address(text: str) -> str:
-    text = _USER_AND_PASSWORD.sub(_without_password, text)
-    return _PARAMETER.sub(lambda found: found[1] + _without(found[2]), text)
-
-
-def _without_password(found: re.Match[str]) -> str:
-    before, password, after = found.groups()
-    return f"{before}{_without(password)}@{_HIDDEN if _OPEN_PARAMETER.search(password) else after}"
-
-
-def _without(value: str) -> str:
-    return value if not value or _REFERENCES.fullmatch(value) else _HIDDEN
+from velostream.model.confidential import concealed
 
 
 class SecretFile:
@@ -82,6 +28,9 @@ class SecretFile:
             except ValueError as error:
                 raise StateError.corrupt(str(path), reason=str(error)) from error
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._values))
+
     def of(self, entry_id: str) -> Mapping[str, str]:
         return self._values.get(entry_id, {})
 
@@ -91,6 +40,13 @@ class SecretFile:
         if secret:
             with self._lock:
                 self._write({**self._values, entry_id: secret})
+
+    def keep_only(self, values: Mapping[str, Mapping[str, str]]) -> None:
+        """Keep these values and no others, by the ids of their entries."""
+        with self._lock:
+            fresh = {entry_id: dict(secret) for entry_id, secret in values.items()}
+            if fresh != self._values:
+                self._write(fresh)
 
     def forget(self, *entry_ids: str) -> None:
         with self._lock:

@@ -11,9 +11,9 @@ from velostream import plugins
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.options import table_class
 from velostream.engine.result import Result
-from velostream.engine.secrets import concealed, public
 from velostream.engine.status import State
 from velostream.errors import NotFoundError, StoreError
+from velostream.model.confidential import concealed, public
 from velostream.plugins import Group
 from velostream.sql.parse import parse_statement
 from velostream.sql.statements import Create, Show, ShowKind

@@ -10,6 +10,7 @@ Sources travel: the engine pickles them to Spark's workers, which call `read` in
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from velostream.model.change import JsonValue
+from velostream.model.confidential import shown_address
 from velostream.model.options import Option, Options
 from velostream.model.schema import Schema
 
@@ -72,9 +74,17 @@ class SourceSpec:
     """Columns declared by the statement (`CREATE STREAM s (…)`, `record.schema`); they win over discovery."""
 
     def identity(self) -> str:
-        """Equal for sources that can share one reading: kind, address, options, declared columns."""
+        """Equal for sources that can share one reading: kind, address, options, declared columns. A digest of them all,
+        as passwords may be among them.
+        """
         declared = "" if self.columns is None else repr(self.columns.to_json())
-        return f"{self.kind}|{self.uri}|{sorted(self.options.items())!r}|{declared}"
+        told = f"{self.uri}|{sorted(self.options.items())!r}|{declared}"
+        return f"{self.kind}:{hashlib.sha256(told.encode()).hexdigest()}"
+
+    @property
+    def shown(self) -> str:
+        """The address as anyone may see it."""
+        return shown_address(self.uri)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,8 @@ class SqlSession(DatabaseSession):
             raise SourceError.missing_table(self._driver.kind, shown, where=where, reason="it has no columns")
         key = ask(
             "SELECT c.column_name FROM information_schema.key_column_usage c "
-            "JOIN information_schema.table_constraints t ON t.constraint_name = c.constraint_name AND t.table_schema = c.table_schema "
+            "JOIN information_schema.table_constraints t ON t.constraint_name = c.constraint_name "
+            "AND t.table_schema = c.table_schema "
             "AND t.table_name = c.table_name AND t.constraint_type = 'PRIMARY KEY'"
         )
         columns = tuple(

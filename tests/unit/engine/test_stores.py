@@ -16,10 +16,10 @@ import pytest
 
 import velostream
 from velostream import plugins
-from velostream.engine.secrets import concealed, public
 from velostream.engine.stores import StoreTable, write_to_stores
 from velostream.errors import AlreadyExistsError, OptionError, StateError, StoreError, UnsupportedError, VelostreamError
 from velostream.model.change import Epoch, Mode, Write
+from velostream.model.confidential import concealed, public
 from velostream.model.options import Option, expand_environment
 from velostream.tables.base import TableCapabilities
 from velostream.tables.memory.sequence import Part

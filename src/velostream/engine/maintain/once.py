@@ -63,6 +63,9 @@ class OnceRunner(Runner):
             if not self.context.closing.is_set():
                 error = query_error(trouble, f'view "{self.entry.name}" could not be loaded')
                 self.board.become(State.FAILED, error.message, error=error)
+        finally:
+            for bounded in self._inputs.values():
+                bounded.source.close()
 
     def _load(self) -> None:
         session = self.context.spark.session()
@@ -75,15 +78,20 @@ class OnceRunner(Runner):
             reading = read_range(session, bounded.source, start, end, bounded.schema)
             readings.append((bounded.source, reading))
             frames[relation] = reading.frame
-            offsets[bounded.source.spec.uri] = end
+            offsets[bounded.source.spec.shown] = end
         table = self.context.table(self.entry.id)
-        result = arrow_result(run_sql(session, self._sql, frames)).rename_columns(list(table.schema.names))
-        rows, refused = split_off_nulls(result, table.schema)
+        schema = table.schema
+        gathered = gather(
+            run_sql(session, self._sql, frames),
+            table,
+            lambda rows: split_off_nulls(rows.rename_columns(list(schema.names)), schema),
+        )
         writes: list[tuple[Table, Write]] = []
-        if refused:
-            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, refused))
-        if rows.num_rows:
-            writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
+        if gathered.refused:
+            letters = list(gathered.refused)
+            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, letters))
+        if gathered.count:
+            writes.append((table, gathered.write(Mode.UPSERT if schema.key else Mode.APPEND)))
         for source, reading in readings:
             writes += self.context.bad_record_writes(self.entry.name, source, reading.bad_records())
         self.context.crash_point("once.before-commit")
