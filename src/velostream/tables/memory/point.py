@@ -146,7 +146,8 @@ class PointWriter:
             known, position = row, row[BASE]
         readers, at = stored.chunks.readers_of(position)
         for place, value in changes.items():
-            if not _same(known[place] if place in known else readers[place](at), value):
+            old = known[place] if place in known else readers[place](at)
+            if old != value and not _same(old, value):
                 if known:
                     changes = known | changes
                 changes[BASE] = position
@@ -158,8 +159,13 @@ class PointWriter:
         if position >= stored.start:
             return all(map(_same, stored.values_at(position), row))
         readers, at = stored.chunks.readers_of(position)
-        return all(_same(read(at), value) for read, value in zip(readers, row, strict=True))
+        for read, value in zip(readers, row, strict=True):
+            old = read(at)
+            if old != value and not _same(old, value):
+                return False
+        return True
 
 
 def _same(left: Any, right: Any) -> bool:
+    """Whether two values are equal, or both NaN."""
     return bool(left == right or (left != left and right != right))  # noqa: PLR0124 - only NaN differs from itself

@@ -205,6 +205,8 @@ class MemorySnapshot(Snapshot):
         if len(found) > _FEW:
             return None
         length, removed, sequence = self._length, self._removed, self.sequence
+        if self._all_visible:
+            return [position for position in found if position < length]
         return [position for position in found if position < length and removed[position] > sequence]
 
     @property
