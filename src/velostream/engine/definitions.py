@@ -18,7 +18,6 @@ from velostream.engine.options import (
     table_options,
 )
 from velostream.engine.planning import Lens
-from velostream.engine.secrets import concealed
 from velostream.engine.status import State
 from velostream.engine.supervisor import Supervisor, found_columns
 from velostream.engine.waiting import Patience, patience_of

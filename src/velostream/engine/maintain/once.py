@@ -80,18 +80,13 @@ class OnceRunner(Runner):
             frames[relation] = reading.frame
             offsets[bounded.source.spec.shown] = end
         table = self.context.table(self.entry.id)
-        schema = table.schema
-        gathered = gather(
-            run_sql(session, self._sql, frames),
-            table,
-            lambda rows: split_off_nulls(rows.rename_columns(list(schema.names)), schema),
-        )
+        result = arrow_result(run_sql(session, self._sql, frames)).rename_columns(list(table.schema.names))
+        rows, refused = split_off_nulls(result, table.schema)
         writes: list[tuple[Table, Write]] = []
-        if gathered.refused:
-            letters = list(gathered.refused)
-            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, letters))
-        if gathered.count:
-            writes.append((table, gathered.write(Mode.UPSERT if schema.key else Mode.APPEND)))
+        if refused:
+            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, refused))
+        if rows.num_rows:
+            writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
         for source, reading in readings:
             writes += self.context.bad_record_writes(self.entry.name, source, reading.bad_records())
         self.context.crash_point("once.before-commit")
