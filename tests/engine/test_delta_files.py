@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import velostream
@@ -15,7 +16,7 @@ from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, ColumnRef, Literal
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec
-from velostream.tables.delta import DeltaTable
+from velostream.tables.delta import DeltaTable, files
 from velostream.tables.delta import snapshot as module
 from velostream.testing.services.s3 import S3Service
 from velostream.testing.table_cases import content
@@ -119,3 +120,34 @@ def test_big_tables_are_queried_without_coming_to_the_driver(place, monkeypatch)
             ("two", 10_000, Decimal("1000.00"), 59_999),
             ("zero", 10_000, Decimal("1000.00"), 59_997),
         ]
+
+
+def test_big_results_are_written_by_the_workers(place, tmp_path, monkeypatch):
+    count = 400_000
+    numbers = np.arange(count)
+    pq.write_table(pa.table({"id": numbers, "g": pa.array(numbers % 3, pa.int32())}), tmp_path / "big.parquet")
+
+    def refused(_files, rows, **_options):
+        assert rows.num_rows == 0, "the driver has written rows"
+        return []
+
+    with velostream.connect() as connection:
+        monkeypatch.setattr(files.DataFiles, "write", refused)
+        connection.execute(
+            f"CREATE TABLE loaded WITH ('extension' = 'delta', {place}) "
+            f"AS SELECT id PRIMARY KEY, g, id * 2 AS twice FROM file://{tmp_path}/big.parquet"
+        )
+        connection.execute(f"CREATE TABLE copied (twice BIGINT, g INT) WITH ('extension' = 'delta', {place})")
+        done = connection.execute(
+            "INSERT INTO copied (g, twice) SELECT g, twice FROM loaded WHERE id < (SELECT 390000)"
+        )
+        assert done.rowcount == 390_000
+        monkeypatch.undo()
+        assert connection.execute("SELECT count(*), sum(twice), max(g) FROM loaded").fetchall() == [
+            (count, count * (count - 1), 2)
+        ]
+        assert connection.execute("SELECT count(*), sum(twice), max(g) FROM copied").fetchall() == [
+            (390_000, 390_000 * 389_999, 2)
+        ]
+        assert connection.table("loaded").get(399_999)["twice"] == 799_998
+        assert connection.table("copied").version == 1

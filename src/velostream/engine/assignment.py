@@ -7,6 +7,7 @@ except that a constant may be written as text for a DATE or TIMESTAMP, where not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,12 @@ def assign_constant(constant: Literal, column: Column, *, table: str) -> Any:
     if not written_time and not _may_assign(constant.type, column.type):
         raise _refused(constant.value, constant.type, column, table)
     return _assign_value(constant.value, constant.type, column, table)
+
+
+def assign_columns(rows: pa.Table, columns: Sequence[Column], *, table: str) -> pa.Table:
+    """Computed rows as rows with the columns given, by position."""
+    arrays = [assign_column(values, column, table=table) for values, column in zip(rows.columns, columns, strict=True)]
+    return pa.Table.from_arrays(arrays, names=[column.name for column in columns])
 
 
 def assign_column(values: pa.Array | pa.ChunkedArray, column: Column, *, table: str) -> pa.Array:

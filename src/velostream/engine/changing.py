@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 
-from velostream.engine.assignment import assign_column
+from velostream.engine.assignment import assign_columns
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.consumers import RepeatingConsumer
@@ -383,11 +383,7 @@ def target_columns(table: Table, statement: Insert | None, given: Sequence[str])
 
 def assigned_rows(rows: pa.Table, names: Sequence[str], table: Table) -> pa.Table:
     """Computed rows as rows of the table: columns by position, values assigned as Spark does."""
-    arrays = [
-        assign_column(column, table.schema.column(name), table=table.name)
-        for column, name in zip(rows.columns, names, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, names=list(names))
+    return assign_columns(rows, [table.schema.column(name) for name in names], table=table.name)
 
 
 def options_of(statement: Statement) -> tuple[OptionValue, ...]:

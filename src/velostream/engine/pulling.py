@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -19,6 +19,7 @@ from velostream.engine.options import MEMORY, query_options
 from velostream.engine.passthrough import answer
 from velostream.engine.reading import read_range
 from velostream.engine.relations import Reader, arrow_result, run_sql
+from velostream.engine.staging import Gathered, Prepare, gather
 from velostream.engine.status import State
 from velostream.errors import NotExecutableError, NotFoundError, StoreError
 from velostream.sql import statements as st
@@ -28,13 +29,17 @@ from velostream.tables.memory.evaluate import CannotCompile
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from velostream.engine.binding import BoundQuery
     from velostream.engine.context import EngineContext
     from velostream.engine.dml import Evaluate
     from velostream.engine.launch import Launcher
     from velostream.engine.planning import Lens
     from velostream.engine.transactions import Transaction
-    from velostream.tables.base import Snapshot
+    from velostream.tables.base import Snapshot, Table
+
+T = TypeVar("T")
 
 
 class Puller:
@@ -93,6 +98,16 @@ class Puller:
             told.append(("pushed down", f"not known: {error}"))
         return told
 
+    def gathered(
+        self, plan: QueryPlan, lens: Lens, table: Table, preparing: Callable[[Sequence[str]], Prepare]
+    ) -> Gathered:
+        """The answer to such a plan, ready to be committed to a table; `preparing` is told its columns."""
+        if plan.strategy is Strategy.PASSTHROUGH:
+            rows = self.rows(plan, lens)
+            return Gathered.here(preparing(rows.column_names)(rows))
+        bound = self._launcher.binder.bind_plan(plan, lens)
+        return self._executed(bound, lambda frame: gather(frame, table, preparing(frame.columns)))
+
     def bound_rows(
         self,
         bound: BoundQuery,
@@ -104,6 +119,16 @@ class Puller:
 
         `given` are snapshots to read instead, by entry id.
         """
+        return self._executed(bound, arrow_result, given=given, transaction=transaction)
+
+    def _executed(
+        self,
+        bound: BoundQuery,
+        execute: Callable[[DataFrame], T],
+        *,
+        given: Mapping[str, Snapshot] | None = None,
+        transaction: Transaction | None = None,
+    ) -> T:
         session = self._context.spark.session()
         instead = given or {}
         readings = []
@@ -128,12 +153,12 @@ class Puller:
                     reading = read_range(session, source, start, source.latest_offset(start), one.schema)
                     readings.append((source, reading))
                     frames[one.relation] = reading.frame
-            rows = arrow_result(run_sql(session, sql, frames))
+            executed = execute(run_sql(session, sql, frames))
         for source, reading in readings:
             letters = self._context.bad_record_writes("SELECT", source, reading.bad_records())
             if letters:
                 self._context.sequence.commit(Part(writes=letters))
-        return rows
+        return executed
 
     def evaluate_over(
         self, target: Entry, *, sources: tuple[st.SourceRef, ...] = (), transaction: Transaction | None = None

@@ -306,11 +306,11 @@ def arrow_result(frame: DataFrame) -> pa.Table:
     with spark_errors_translated():
         # Not toArrow: it casts to the fields' NOT NULL, which Arrow refuses where their struct is NULL (Spark 4.2.1).
         batches = frame._collect_as_arrow(empty_list_if_zero_records=False)  # type: ignore[operator]
-    return _cast(pa.Table.from_batches(batches), schema.arrow)
+    return cast_columns(pa.Table.from_batches(batches), schema.arrow)
 
 
-def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """By position: names of a result need not be distinct."""
+def cast_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows as Spark gives them in the types tables keep, by position: names of a result need not be distinct."""
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(rows.columns, schema, strict=True)

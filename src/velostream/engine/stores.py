@@ -35,6 +35,7 @@ from velostream.tables.base import (
     KeyValue,
     Origin,
     Row,
+    RowStager,
     Snapshot,
     Table,
     TableCapabilities,
@@ -140,6 +141,9 @@ class StoreTable(Table):
 
     def follow(self) -> int:
         return self._ask(lambda table: table.follow())
+
+    def stager(self) -> RowStager | None:
+        return self._ask(lambda table: table.stager())
 
     def stamp(self) -> str | None:
         return self._ask(lambda table: table.stamp())
@@ -326,7 +330,8 @@ def _joined(writes: Sequence[Write]) -> list[Write]:
         last = joined[-1] if joined else None
         alike = last is not None and last.mode is write.mode and last.rows.schema.equals(write.rows.schema)
         if last is not None and alike and write.mode is not Mode.REPLACE:
-            joined[-1] = replace(last, rows=pa.concat_tables([last.rows, write.rows]))
+            rows = pa.concat_tables([last.rows, write.rows])
+            joined[-1] = replace(last, rows=rows, staged=last.staged + write.staged)
         else:
             joined.append(write)
     return joined

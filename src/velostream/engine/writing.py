@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast, overload
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast, overload
 from sqlglot import exp
 
 from velostream.engine import dml
+from velostream.engine.assignment import assign_columns
 from velostream.engine.binding import NoSchemaYetError
 from velostream.engine.catalog import Entry
 from velostream.engine.changing import RowChange, assigned_rows, options_of, target_columns
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from velostream.engine.launch import Launcher
     from velostream.engine.planning import Lens
     from velostream.engine.pulling import Puller
+    from velostream.engine.staging import Prepare
     from velostream.engine.transactions import Transaction
     from velostream.tables.base import Table
 
@@ -134,10 +136,14 @@ class TableWriter:
         table = self._table(target, transaction)
         if statement.upsert and not table.schema.key:
             raise TableError.without_key(table.name)
-        rows = self._puller.rows(plan, lens, transaction)
-        given = assigned_rows(rows, target_columns(table, statement, rows.column_names), table)
-        table.commit(Write(Mode.UPSERT if statement.upsert else Mode.APPEND, given), epoch)
-        return Result.affected(given.num_rows)
+        mode = Mode.UPSERT if statement.upsert else Mode.APPEND
+        if transaction is not None:
+            rows = self._puller.rows(plan, lens, transaction)
+            table.commit(Write(mode, assigned_rows(rows, target_columns(table, statement, rows.column_names), table)))
+            return Result.affected(rows.num_rows)
+        gathered = self._puller.gathered(plan, lens, table, _assigning(statement, table))
+        table.commit(gathered.write(mode), epoch)
+        return Result.affected(gathered.count)
 
     def _insert_into_sink(
         self, statement: st.Insert, sink_name: st.SourceRef, transaction: Transaction | None, epoch: Epoch | None
@@ -258,6 +264,17 @@ def with_parameters(statement: RowChange, parameters: Parameters | None) -> RowC
             return replace(statement, assignments=assigned, source=query, where=condition)
         case st.Delete():
             return replace(statement, source=query, where=condition)
+
+
+def _assigning(statement: st.Insert, table: Table) -> Callable[[Sequence[str]], Prepare]:
+    """How rows of a query, given its columns, become rows of the table."""
+    schema, name = table.schema, table.name
+
+    def of_columns(given: Sequence[str]) -> Prepare:
+        columns = [schema.column(target) for target in target_columns(table, statement, given)]
+        return lambda rows: (assign_columns(rows, columns, table=name), ())
+
+    return of_columns
 
 
 def refused_in_transaction(statement: st.Statement, reason: str) -> ValidationError:

@@ -54,6 +54,8 @@ class Write:
     mode: Mode
     rows: pa.Table
     scope: Scope | None = None
+    staged: tuple[str, ...] = ()
+    """Further rows, which are in the table's store already: what its stager gave for them. Not with every mode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,16 @@ class ScanPart(Protocol):
         """The rows, with the columns that `Snapshot.parts` was asked for."""
 
 
+class RowStager(Protocol):
+    """Puts rows into a store ahead of the commit that makes them rows of a table. Goes to Spark's workers as it is."""
+
+    def stage(self, rows: pa.Table, *, part: int) -> Sequence[str]:
+        """What `Write.staged` has to have for these rows, which have the table's columns. `part` orders the shares.
+
+        May be called again for the same rows after a failure; what was given before then never comes to be committed.
+        """
+
+
 class Snapshot(ABC):
     """A view of one version. Holds no lock; every method may be called from any thread.
 
@@ -234,6 +244,13 @@ class Table(ABC):
 
         An epoch not above the writer's last one is a repeat: nothing changes and the present version is given.
         """
+
+    def stager(self) -> RowStager | None:
+        """For writing many rows from where they are computed, by `Mode.APPEND` and `Mode.UPSERT`.
+
+        None: all rows come with the write.
+        """
+        return None
 
     def write_records(self, mode: Mode, records: Sequence[Mapping[str, Any]]) -> bool:
         """Commit a few rows for `Mode.APPEND` or `Mode.UPSERT` straight from Python, without their detour over Arrow.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from velostream.engine.declared import split_off_nulls
 from velostream.engine.query import Runner
 from velostream.engine.reading import read_range
-from velostream.engine.relations import arrow_result, query_error, run_sql
+from velostream.engine.relations import query_error, run_sql
+from velostream.engine.staging import gather
 from velostream.engine.status import State
 from velostream.model.change import Epoch, Mode, Write
 from velostream.sources.base import Source
@@ -80,13 +81,18 @@ class OnceRunner(Runner):
             frames[relation] = reading.frame
             offsets[bounded.source.spec.shown] = end
         table = self.context.table(self.entry.id)
-        result = arrow_result(run_sql(session, self._sql, frames)).rename_columns(list(table.schema.names))
-        rows, refused = split_off_nulls(result, table.schema)
+        schema = table.schema
+        gathered = gather(
+            run_sql(session, self._sql, frames),
+            table,
+            lambda rows: split_off_nulls(rows.rename_columns(list(schema.names)), schema),
+        )
         writes: list[tuple[Table, Write]] = []
-        if refused:
-            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, refused))
-        if rows.num_rows:
-            writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
+        if gathered.refused:
+            letters = list(gathered.refused)
+            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, letters))
+        if gathered.count:
+            writes.append((table, gathered.write(Mode.UPSERT if schema.key else Mode.APPEND)))
         for source, reading in readings:
             writes += self.context.bad_record_writes(self.entry.name, source, reading.bad_records())
         self.context.crash_point("once.before-commit")
@@ -94,5 +100,5 @@ class OnceRunner(Runner):
             Part(writes=writes, epoch=Epoch(self.entry.id, 0), position=offsets), stopping=self._stopping.is_set
         )
         self.context.crash_point("once.after-commit")
-        self.board.count(rows.num_rows)
+        self.board.count(gathered.count)
         self.board.become(State.READY)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import ClassVar
+
+import pyarrow as pa
 
 from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, TableError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
@@ -29,23 +31,28 @@ from velostream.tables.base import Origin, TableCapabilities, TableSpec
 from velostream.tables.delta.codec import Codec
 from velostream.tables.delta.files import DataFiles, FileLayout
 from velostream.tables.delta.location import Location, wrapped_errors
-from velostream.tables.delta.log import DeltaLog, LogState, LostRace
+from velostream.tables.delta.log import DataFile, DeltaLog, LogState, LostRace
 from velostream.tables.delta.partitions import check_partition_columns
 from velostream.tables.delta.snapshot import DeltaCondition, DeltaSnapshot
+from velostream.tables.delta.staging import FileStager, staged_files
 from velostream.tables.delta.writing import FilesToChange, changed_rows
 from velostream.tables.difference import Differ, Difference
-from velostream.tables.stored import ACCESS, IF_EXISTS, WRITABLE, StoredTable, is_read_only, mismatch, unknown_version
+from velostream.tables.memory.conform import conform
+from velostream.tables.memory.keys import key_values
+from velostream.tables.stored import (
+    ACCESS,
+    CAPABILITY_OF,
+    IF_EXISTS,
+    WRITABLE,
+    StoredTable,
+    is_read_only,
+    mismatch,
+    unknown_version,
+)
 
 _OWNER = "velostream.table"
 _SCHEMA = "velostream.schema"
 """In the table's configuration: whose it is, and its columns as we call them. A table without them is adopted."""
-_CAPABILITY_OF = {
-    Mode.APPEND: "insert",
-    Mode.UPSERT: "upsert",
-    Mode.DELETE: "delete",
-    Mode.CHANGES: "update",
-    Mode.REPLACE: "update",
-}
 _CACHED_CONDITIONS = 1024
 _MOST_ATTEMPTS = 100
 """Each that fails is somebody else's that succeeds."""
@@ -114,23 +121,21 @@ class DeltaTable(StoredTable):
         return self._newest().data_version
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        self._refuse_if_read_only(_CAPABILITY_OF[write.mode])
-        with self._writing_lock:
-            for _ in range(_MOST_ATTEMPTS):
-                state = self._writing.newest()
-                if epoch is not None and self._is_repeat(epoch):
-                    return state.data_version
-                if self._exclusive_at not in (None, state.version):
-                    raise TableError.conflict(self.name)
-                files = FilesToChange(self.schema, state, self._files)
-                difference = self._difference(write, files)
-                if difference.empty and epoch is None:
-                    return state.data_version
-                try:
-                    return self._committed(state, files, difference, epoch)
-                except LostRace:
-                    continue
-        raise TableError.conflict(self.name)
+        self._refuse_if_read_only(CAPABILITY_OF[write.mode])
+        staged = staged_files(write.staged, self._files.layout)
+        try:
+            with self._writing_lock:
+                done, used = self._commit(write, staged, epoch)
+        except TableError:
+            # For good. What the store refused may be tried again with the same files.
+            self._files.remove(staged)
+            raise
+        if not used:
+            self._files.remove(staged)
+        return done
+
+    def stager(self) -> FileStager | None:
+        return None if self._read_only else FileStager(self._files.layout, f"{self._newest().version + 1:020}")
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -175,6 +180,40 @@ class DeltaTable(StoredTable):
         if not self._read_only and self._writing.configuration.get(_OWNER) == self._id:
             _remove(self._location)
 
+    def _commit(self, write: Write, staged: Sequence[DataFile], epoch: Epoch | None) -> tuple[int, bool]:
+        """The version that holds a write, and whether its staged files are files of the table now."""
+        for _ in range(_MOST_ATTEMPTS):
+            state = self._writing.newest()
+            if epoch is not None and self._is_repeat(epoch):
+                return state.data_version, False
+            if self._exclusive_at not in (None, state.version):
+                raise TableError.conflict(self.name)
+            files = FilesToChange(self.schema, state, self._files)
+            taken = staged if self._can_be_taken(staged, write, files) else ()
+            whole = replace(write, rows=self._with_staged(write, staged)) if staged and not taken else write
+            difference = self._difference(whole, files)
+            if difference.empty and not taken and epoch is None:
+                return state.data_version, False
+            try:
+                return self._committed(state, files, difference, epoch, taken), bool(taken)
+            except LostRace:
+                continue
+        raise TableError.conflict(self.name)
+
+    def _can_be_taken(self, staged: Sequence[DataFile], write: Write, files: FilesToChange) -> bool:
+        """Whether staged files can become files of the table as they are: no key is among them twice or there."""
+        if not staged or not self.schema.key:
+            return bool(staged)
+        if write.rows.num_rows:
+            return False
+        keys = self._files.read(staged, columns=self.schema.key)
+        distinct = len(set(key_values(keys, self.schema.key))) == keys.num_rows
+        return distinct and not files.of_keys(keys).rows.num_rows
+
+    def _with_staged(self, write: Write, staged: Sequence[DataFile]) -> pa.Table:
+        given = conform(write.rows, table=self.name, schema=self.schema)
+        return pa.concat_tables([self._files.read(staged), given])
+
     def _newest(self) -> LogState:
         with self._reading_lock:
             return self._reading.newest()
@@ -202,14 +241,22 @@ class DeltaTable(StoredTable):
                 raise self._differ.duplicate_key(taken.rows, 0)
         return difference
 
-    def _committed(self, state: LogState, files: FilesToChange, difference: Difference, epoch: Epoch | None) -> int:
-        if difference.empty:
+    def _committed(
+        self,
+        state: LogState,
+        files: FilesToChange,
+        difference: Difference,
+        epoch: Epoch | None,
+        staged: Sequence[DataFile],
+    ) -> int:
+        unchanged = difference.empty and not staged
+        if unchanged:
             self._writing.commit(state, added=(), removed=(), epoch=epoch)
         else:
             removed, rows = files.rewritten(difference)
             added = self._files.write(rows, version=state.version + 1)
             try:
-                self._writing.commit(state, added=added, removed=removed, epoch=epoch)
+                self._writing.commit(state, added=[*added, *staged], removed=removed, epoch=epoch)
             except Exception:
                 if not self._writing.may_name(added, after=state):
                     self._files.remove(added)
@@ -218,7 +265,7 @@ class DeltaTable(StoredTable):
             self._exclusive_at = state.version + 1
         done = self._writing.newest()
         self._files.forget_all_but(done.files)
-        return state.data_version if difference.empty else state.version + 1
+        return state.data_version if unchanged else state.version + 1
 
     def _check_columns(self, partition_by: str | None) -> None:
         """Raises `StateError` when what is there has other columns, or can't be read here."""
