@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from velostream.errors import TableError
-from velostream.model.conform import ISO_IN_UTC, Reject, TimeRules, conform
+from velostream.model.conform import ISO_IN_UTC, Reject, TimeRules, cast_column, conform
 from velostream.model.duration import render_duration
 from velostream.model.inference import ObservedType
 from velostream.model.schema import Column, Schema
@@ -165,7 +165,13 @@ def _column_values(records: Sequence[Mapping[str, Any]], name: str) -> list[Any]
 def _array_at_once(values: list[Any], type_: pa.DataType, times: TimeRules) -> pa.Array | None:
     """The values as an array when Arrow converts them exactly; it would cut 1.5 to an integer without a word."""
     exact = next((kinds for applies, kinds in _EXACT if applies(type_)), None)
-    if exact is None or not set(map(type, values)) <= exact:
+    kinds = set(map(type, values))
+    if str in kinds and kinds <= _TEXTS and (pa.types.is_timestamp(type_) or pa.types.is_decimal(type_)):
+        try:
+            return cast_column(pa.array(values, pa.string()), type_, times=times)
+        except (pa.ArrowException, OverflowError):
+            return None
+    if exact is None or not kinds <= exact:
         return None
     if pa.types.is_timestamp(type_) and times.timezone != "UTC":
         return None
@@ -323,6 +329,7 @@ def _fit_map(value: Any, type_: pa.DataType, times: TimeRules) -> list[tuple[Any
 
 
 _NONE = type(None)
+_TEXTS = {str, _NONE}
 _EXACT: tuple[tuple[Callable[[pa.DataType], bool], set[type]], ...] = (
     (pa.types.is_string, {str, _NONE}),
     (pa.types.is_boolean, {bool, _NONE}),
