@@ -74,6 +74,12 @@ class DecodedColumns:
 
         return read
 
+    def forget(self) -> None:
+        """Give the memory back; what is read again is decoded again."""
+        with self._lock:
+            self._known.clear()
+            self.nbytes = 0
+
     def _decoded(self, column: CompressedColumn) -> _Decoded:
         with self._lock:
             known = self._known.get(column)

@@ -287,6 +287,8 @@ class Generation:
         chunks = self.chunks.merged()
         chunks = chunks.with_mapped(len(chunks.batches) - chunks.mapped, lambda batch: mapped_batch(batch, directory))
         self.stored = TailedChunks(chunks)
+        if chunks.policy.compression is not None:
+            chunks.policy.compression.decoded.forget()
         if isinstance(self.keys, KeyHashes):
             self.keys.cover(chunks)
             self.keys.hashed.spill(lambda index: mapped_index(index, directory))

@@ -267,9 +267,10 @@ def wide_rows(start: int, count: int) -> pa.Table:
     return pa.table({"id": pa.array(range(start, start + count), pa.int64()), "name": texts})
 
 
-def test_four_times_the_limit_stays_within_it(sequence, tmp_path):  # B53
+@pytest.mark.parametrize("model", [{}, FORMS["compressed"]], ids=["normal", "compressed"])
+def test_four_times_the_limit_stays_within_it(sequence, tmp_path, model):  # B53
     limit = 4 << 20
-    options = {"memory.limit": "4MB", "spill.path": str(tmp_path)}
+    options = {"memory.limit": "4MB", "spill.path": str(tmp_path), **model}
     table = sequence.create_table("t", name="t", schema=PEOPLE, options=options)
     before = pa.total_allocated_bytes()
     rows = 64_000
