@@ -83,6 +83,8 @@ class Entry:
     """Of a table or view: which kind of table holds its rows. The options of it stand in the statement."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Columns its sources had when it was first planned, by source identity; a restart plans with the same."""
+    followed: bool = False
+    """Of a mirror: somebody has subscribed to the table and may come back, so it stays for as long as the table."""
 
     @classmethod
     def new(cls, name: str, *, kind: EntryKind, sql: str, schema: Schema | None = None) -> Entry:

@@ -17,7 +17,6 @@ from velostream.engine.execute import Executor, Parameters
 from velostream.engine.feed import MemoryFeed
 from velostream.engine.handle import TableHandle
 from velostream.engine.launch import Launcher
-from velostream.engine.options import MEMORY
 from velostream.engine.registering import register
 from velostream.engine.relations import SnapshotRelations, arrow_result
 from velostream.engine.replica import ReplicaPublisher
@@ -30,7 +29,7 @@ from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State
 from velostream.engine.subscribe import subscribe
 from velostream.engine.supervisor import Supervisor
-from velostream.errors import ClosedError, NotFoundError, QueryError, UnsupportedError
+from velostream.errors import ClosedError, NotFoundError, QueryError
 from velostream.model.change import ChangeBatch
 from velostream.model.spool import Spool
 from velostream.sql.statements import Transaction as TransactionStatement
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from velostream.engine.transactions import Transaction
 
 _FOREVER = float("inf")
+_FIRST_READING_SECONDS = 60.0
+"""How long a subscriber waits for a store that doesn't answer."""
 
 
 def connect(
@@ -83,7 +84,7 @@ class Connection:
     def _open(self, settings: dict[str, str], runtime: SparkRuntime) -> None:
         directory = self._directory
         catalog = Catalog(directory.path / "catalog.json")
-        if any(entry.is_query for entry in catalog):
+        if any(entry.is_query and entry.kind not in HIDDEN for entry in catalog):
             # Queries will be resumed and need Spark, which takes about as long to start as a long log to read.
             runtime.warm_up()
         sequence = CommitSequence.open(directory.folder("log") if directory.durable else None)
@@ -109,7 +110,7 @@ class Connection:
         self._supervisor.resume()
         self._executor.recover()
         self._resuming: threading.Thread | None = None
-        if any(entry.is_query for entry in self._context.catalog):
+        if any(entry.is_query and entry.kind not in HIDDEN for entry in self._context.catalog):
             self._resuming = threading.Thread(target=self._supervisor.resume_queries, name="resume", daemon=True)
             self._resuming.start()
 
@@ -262,15 +263,17 @@ class Connection:
         return {"sequence": self._context.sequence.sequence, "tables": tables}
 
     def subscribe(self, name: str, since: int | None = None) -> Iterator[ChangeBatch]:
-        """Signed change batches: first what turns version `since` (None: nothing) into now, then every commit."""
+        """Signed change batches: first what turns version `since` (None: nothing) into now, then every commit.
+
+        A table in a store is followed through a mirror of ours, whose versions these are: our own commits at once,
+        what other programs write within the table's `poll.interval`.
+        """
         self._check_open()
-        entry = self._entry(name)
+        entry = self._launcher.follow(self._entry(name), time.monotonic() + _FIRST_READING_SECONDS)
 
         def alive() -> bool:
             return not self._closed and self._context.catalog.by_id(entry.id) is not None
 
-        if entry.store != MEMORY:
-            raise UnsupportedError.capability(self._context.table_of(entry).kind, "subscriptions")
         return subscribe(self._context, self._context.memory_table(entry.id), since=since, alive=alive)
 
     def begin(self) -> TransactionHandle:

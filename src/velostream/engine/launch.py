@@ -118,6 +118,22 @@ class Launcher:
                 self._run(MirrorRunner(self.context, entry, store=store, poll_interval=interval))
             return entry
 
+    def follow(self, table: Entry, deadline: float) -> Entry:
+        """What has the versions of a table, for a subscriber: the table itself, or its mirror, which is now up to date.
+
+        Refuses a table in a store of a kind that doesn't tell its changes.
+        """
+        store = self.context.stores.find(table.id)
+        if store is None:
+            return table
+        store.require("changes")
+        entry = self.mirror(table)
+        if not entry.followed:
+            entry = replace(entry, followed=True)
+            self.context.catalog.update(entry)
+        self.runners[entry.id].drain(deadline)
+        return entry
+
     def attach_tables(self, bound: BoundQuery) -> dict[str, Entry]:
         """Every input but the driving stream as an entry that can be read."""
         return {

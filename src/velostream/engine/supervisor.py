@@ -332,7 +332,8 @@ class Supervisor:
     def _is_unused(self, entry: Entry) -> bool:
         """Whether nobody reads what the engine made for those who read it."""
         shared = entry.kind in (EntryKind.SOURCE, EntryKind.MIRROR, EntryKind.PART)
-        read = shared and self._context.catalog.readers_of(entry.id)
+        followed = entry.followed and self._context.catalog.by_id(entry.sql) is not None
+        read = shared and (followed or self._context.catalog.readers_of(entry.id))
         return shared and not read and not self._launcher.is_pushed_from(entry)
 
     def _forget(self, entry_id: str) -> StoreError | None:
