@@ -50,7 +50,7 @@ _DEFAULT_REPLICATION = 3
 _BETWEEN_LEADERS = ("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH")
 """What brokers answer for a moment after a topic was made or a partition has moved."""
 _BETWEEN_LOOKS_SECONDS = 0.05
-_DOWN_SECONDS = 2.0
+_DOWN_SECONDS = 1.0
 """For how long all brokers may refuse before that is told: a name may have several addresses that are tried in turn."""
 _CATEGORIES = {
     Category.MISSING: "UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION",

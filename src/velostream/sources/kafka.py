@@ -208,14 +208,12 @@ class KafkaSource(Source):
         each = max(1, _SAMPLED_MESSAGES // max(1, len(topic.partitions)))
         first = self._client.offsets(topic.partitions, beginning=True)
         last = self._client.offsets(topic.partitions, committed=self._committed)
-        values = [
-            message.value()
-            for partition in topic.partitions
-            for messages in self._reader.messages(
-                partition, first[partition], min(first[partition] + each, last[partition])
-            )
-            for message in messages
-        ]
+        values: list[bytes | None] = []
+        for partition in topic.partitions:
+            end = min(first[partition] + each, last[partition])
+            for messages in self._reader.messages(partition, first[partition], end):
+                values += [message.value() for message in messages]
+        self._reader.close()
         return pa.array(values, pa.binary())
 
 
