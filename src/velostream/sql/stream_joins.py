@@ -38,8 +38,12 @@ def spell_out_within(query: Query, *, options: Sequence[OptionValue], text: str)
 def is_bounded(condition: exp.Expr | None, left: set[str], right: str) -> bool:
     """Whether a join's condition keeps event times of both sides within a range: at least this, at most that.
 
-    The sides are aliases in lower case; `left` are all that stand before the join.
+    The sides are aliases in lower case; `left` are all that stand before the join. A column of which nobody can tell
+    yet whose it is may be what bounds it.
     """
+    columns = condition.find_all(exp.Column) if condition is not None else ()
+    if any(not _source_of(column) for column in columns):
+        return True
     bounds = {bound for part in conjuncts(condition) for bound in _bounds(part, left, right)}
     return len(bounds) == 2
 
@@ -60,13 +64,15 @@ def _bounds(part: exp.Expr, left: set[str], right: str) -> Iterator[str]:
 
 
 def _side(expression: exp.Expr, left: set[str], right: str) -> str | None:
-    origins = [origin_of(column) for column in expression.find_all(exp.Column)]
-    sources = {origin.source.lower() for origin in origins if origin is not None}
-    if not sources or len(origins) != len([origin for origin in origins if origin is not None]):
-        return None
-    if sources <= left:
+    sources = {_source_of(column) for column in expression.find_all(exp.Column)}
+    if sources and sources <= left:
         return "left"
     return "right" if sources == {right} else None
+
+
+def _source_of(column: exp.Column) -> str:
+    origin = origin_of(column)
+    return str(column.table if origin is None else origin.source).lower()
 
 
 def _bound(
