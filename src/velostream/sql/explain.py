@@ -37,6 +37,7 @@ from velostream.sql.statements import (
     Delete,
     Explain,
     Insert,
+    Merge,
     Name,
     ObjectKind,
     OptionValue,
@@ -215,7 +216,7 @@ def validate_statement(statement: Statement, catalog: Catalog, text: str) -> lis
             ]
         case Insert(target=Name() as name, columns=columns) if changes_by_rows(statement):
             found += _target_problems(name, columns, catalog, text) or change_problems(statement, catalog)
-        case Update(table=name) | Delete(table=name) if changes_by_rows(statement):
+        case Update(table=name) | Delete(table=name) | Merge(table=name) if changes_by_rows(statement):
             found += _target_problems(name, (), catalog, text) or change_problems(statement, catalog)
         case Insert(target=target, query=query, options=options, columns=columns):
             found += _target_problems(target, columns, catalog, text)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from velostream.errors import SqlError
+from velostream.sql.merging import plan_merge
 from velostream.sql.pairs import PairPlan, driving_query, plan_pairs
-from velostream.sql.plan import Catalog, QueryPlan
+from velostream.sql.plan import Catalog, QueryPlan, RelationKind
 from velostream.sql.planner import plan_query
 from velostream.sql.resolve import resolve_query
-from velostream.sql.statements import Delete, Insert, Name, OptionValue, Query, Statement, Update
+from velostream.sql.statements import Delete, Insert, Merge, Name, OptionValue, Query, Statement, Update
+
+RowChange = Insert | Update | Delete | Merge
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,19 @@ class ExplainedChange:
     """Of the query; None while columns aren't known."""
 
 
-def changes_by_rows(statement: Statement) -> TypeGuard[Insert | Update | Delete]:
-    """Whether it is an UPDATE … FROM, a DELETE … USING or an UPSERT … ON."""
+def changes_by_rows(statement: Statement) -> TypeGuard[RowChange]:
+    """Whether it is an UPDATE … FROM, a DELETE … USING, an UPSERT … ON or a MERGE."""
     if isinstance(statement, Insert):
         return statement.on is not None
+    if isinstance(statement, Merge):
+        return True
     return isinstance(statement, Update | Delete) and isinstance(statement.source, Query)
 
 
-def explain_change(statement: Insert | Update | Delete, catalog: Catalog) -> ExplainedChange:
+def explain_change(statement: RowChange, catalog: Catalog) -> ExplainedChange:
     rows = [("statement", statement.kind)]
+    if isinstance(statement, Merge) and not _follows_a_stream(statement, catalog):
+        return ExplainedChange([*rows, (f'rows of "{_table(statement)}"', "joined with the source by Spark")], None)
     pairs = _pairs_of(statement, catalog)
     if pairs is None:
         return ExplainedChange(rows, None)
@@ -47,7 +54,7 @@ def explain_change(statement: Insert | Update | Delete, catalog: Catalog) -> Exp
     return ExplainedChange([*rows, (f'rows of "{_table(statement)}"', found)], plan)
 
 
-def change_problems(statement: Insert | Update | Delete, catalog: Catalog) -> list[SqlError]:
+def change_problems(statement: RowChange, catalog: Catalog) -> list[SqlError]:
     """All that is wrong or doubtful, as far as columns are known."""
     try:
         explained = explain_change(statement, catalog)
@@ -56,7 +63,14 @@ def change_problems(statement: Insert | Update | Delete, catalog: Catalog) -> li
     return [] if explained.plan is None else list(explained.plan.warnings)
 
 
-def _pairs_of(statement: Insert | Update | Delete, catalog: Catalog) -> PairPlan | None:
+def _follows_a_stream(statement: Merge, catalog: Catalog) -> bool:
+    found = resolve_query(driving_query(statement), options=(), catalog=catalog, text=statement.text)
+    if found.problems:
+        raise SqlError.all_of(found.problems)
+    return any(entry.target.kind is RelationKind.STREAM for entry in found.inputs)
+
+
+def _pairs_of(statement: RowChange, catalog: Catalog) -> PairPlan | None:
     name = _table(statement)
     relation = None if name is None else catalog.relation(name)
     if relation is None or relation.schema is None:
@@ -66,13 +80,15 @@ def _pairs_of(statement: Insert | Update | Delete, catalog: Catalog) -> PairPlan
         raise SqlError.all_of(found.problems)
     if any(entry.target.schema is None for entry in found.inputs):
         return None
+    if isinstance(statement, Merge):
+        return plan_merge(statement, target=relation.schema, source=found.outputs).pairs
     return plan_pairs(statement, target=relation.schema, source=found.outputs)
 
 
-def _table(statement: Insert | Update | Delete) -> str | None:
+def _table(statement: RowChange) -> str | None:
     table = statement.target if isinstance(statement, Insert) else statement.table
     return table.text if isinstance(table, Name) else None
 
 
-def _options(statement: Insert | Update | Delete) -> tuple[OptionValue, ...]:
+def _options(statement: RowChange) -> tuple[OptionValue, ...]:
     return statement.options if isinstance(statement, Insert) else ()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import velostream
 from velostream.engine.merge_rows import MergeChange
 from velostream.errors import NotExecutableError, TableError, ValidationError
 from velostream.model.change import Mode, Write
@@ -158,3 +159,18 @@ def test_what_a_stream_can_not_know_is_refused(stock):
             stock,
             "MERGE INTO stock t USING m ON t.sku = m.sku WHEN NOT MATCHED THEN INSERT (sku, n) VALUES (m.sku, t.n)",
         )
+
+
+def test_explain_and_validate_say_how_rows_are_found():
+    sql = "MERGE INTO stock t USING {} m ON t.sku = m.sku AND m.n > 0 WHEN MATCHED THEN UPDATE SET n = m.{}"
+    with velostream.connect() as connection:
+        connection.execute("CREATE TABLE stock (sku STRING PRIMARY KEY, n INT)")
+        connection.execute("CREATE TABLE news (sku STRING, n INT)")
+        connection.execute("CREATE STREAM moves (sku STRING, n INT) WITH ('source' = 'memory://moves')")
+        followed = connection.execute("EXPLAIN " + sql.format("moves", "n")).fetchall()
+        assert ('rows of "stock"', "found by sku") in followed
+        once = connection.execute("EXPLAIN " + sql.format("news", "n")).fetchall()
+        assert ('rows of "stock"', "joined with the source by Spark") in once
+        assert connection.execute("VALIDATE " + sql.format("moves", "n")).fetchall() == []
+        found = connection.execute("VALIDATE " + sql.format("movs", "n")).fetchall()
+        assert [row[1] for row in found] == ['table "movs" does not exist']
