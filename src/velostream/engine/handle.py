@@ -117,11 +117,11 @@ class TableHandle:
     def filter(self, where: Where, params: Parameters | None = None) -> Rows:
         """The rows for which the condition is true."""
         condition = self._condition(where, params)
-        if condition is not None and condition.expression is not None:
-            found = self._table.snapshot().find(condition.expression)
-            if found is not None:
-                return found
-        return ArrowRows(self._scan(condition, params))
+        if condition is None or condition.expression is None:
+            return ArrowRows(self._scan(condition, params))
+        snapshot = self._table.snapshot()
+        found = snapshot.find(condition.expression)
+        return ArrowRows(snapshot.scan(condition.expression)) if found is None else found
 
     def exists(self, where: Where, params: Parameters | None = None) -> bool:
         """Whether the condition is true for any row."""

@@ -105,6 +105,26 @@ def test_scalar(t):  # B17
         t.scalar("SUM(pric)")
 
 
+def test_a_scalar_is_worked_out_anew_and_understood_once(t, monkeypatch):
+    assert t.scalar("SUM(price)", "id < 3") == Decimal("4.00")
+    monkeypatch.setattr("velostream.engine.scalar.parse_expression", None)
+    t.delete("id = 1")
+    assert t.scalar("SUM(price)", "id < 3") == Decimal("2.50")
+    assert t.scalar("SUM(price)") == Decimal("12.50")
+
+
+def test_rows_of_a_filter_stay_those_of_its_version(t):
+    few, many = t.filter("id = 2"), t.filter("price > 1")
+    t.update(None, {"name": "changed"})
+    t.delete("id = 2")
+    assert (few[0]["name"], few[-1]["id"], few.arrow().num_rows) == ("pear", 2, 1)
+    assert few == [{"id": 2, "name": "pear", "price": Decimal("2.50"), "tags": None}]
+    assert [row["name"] for row in many[1:]] == ["pear", None]
+    assert repr(few).startswith("[{'id': 2, 'name': 'pear'")
+    with pytest.raises(IndexError):
+        few[1]
+
+
 def test_an_unknown_column_is_an_error_not_an_empty_result(t):  # B16
     with pytest.raises(ResolveError) as raised:
         t.filter("prise > 1")
