@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from velostream.sources.base import SourceSpec
 from velostream.sources.kafka import KafkaSource
 from velostream.testing.kafka_feed import settled_end
 from velostream.testing.services.kafka import KafkaService
+from velostream.testing.services.schema_registry import SchemaRegistryService
 
 KILLED = """
 import os, signal, sys
@@ -109,6 +111,18 @@ def test_a_writer_killed_around_its_commit_writes_once(topic, environment, where
     assert killed.returncode == -signal.SIGKILL
     written(topic, pa.table({"id": [1, 2, 3]}))
     assert messages(topic, "value") == [('{"id":1}',), ('{"id":2}',), ('{"id":3}',)]
+
+
+@pytest.mark.parametrize("format_", ["avro", "json"])
+def test_schemas_are_kept_in_a_registry(topic, format_):
+    registry = SchemaRegistryService.shared().url
+    rows = pa.table({"id": [1, None], "price": pa.array([Decimal("1.10"), Decimal("-2.00")], pa.decimal128(18, 2))})
+    written(topic, rows, format=format_, schema_registry_url=registry)
+    source = KafkaSource(SourceSpec("kafka", topic, {"format": format_, "schema.registry.url": registry}))
+    start, schema = source.initial_offset(), source.schema()
+    parts = source.partitions(start, settled_end(topic))
+    assert pa.concat_tables(pa.Table.from_batches(source.read(p, schema, pytest.fail)) for p in parts).equals(rows)
+    source.close()
 
 
 def test_trouble_shows_when_it_is_opened(topic):

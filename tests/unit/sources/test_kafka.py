@@ -188,6 +188,21 @@ class TestMessages:
         source = source_of(topic, format=format_, record_schema="id BIGINT, name STRING")
         assert read(source) == ([row, row], [])
 
+    def test_change_events_are_changes(self, topic):  # B44
+        def event(operation, before, after):
+            return json.dumps({"before": before, "after": after, "op": operation})
+
+        first, second = {"id": 1, "v": "a"}, {"id": 1, "v": "b"}
+        events = [event("c", None, first), event("u", first, second), event("d", second, None), None]
+        send(topic, [('{"id": 1}', value) for value in events])
+        source = source_of(topic, format="debezium")
+        assert source.capabilities.emits is Emits.CHANGES
+        rows, bad = read(source)
+        assert [(row["v"], row["_change"]) for row in rows] == [("a", 1), ("a", -1), ("b", 1), ("b", -1)]
+        assert bad == []
+        newest, _ = read(source_of(topic, format="debezium", changelog="upsert", key="id"))
+        assert newest[-1]["_change"] == -1
+
     def test_text_is_a_column(self, topic):
         send(topic, [(None, "one\ntwo")])
         rows, _ = read(source_of(topic, format="string"))
