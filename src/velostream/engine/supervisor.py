@@ -140,7 +140,7 @@ class Supervisor:
         began = time.monotonic()
         deadline = began + patience.seconds
         attempts = 1
-        next_look = began + patience.retry.delay(attempts).total_seconds()
+        next_look = began + patience.pause(trouble, attempts)
 
         def look_again() -> bool:
             nonlocal next_look, attempts
@@ -150,8 +150,9 @@ class Supervisor:
             if time.monotonic() < min(next_look, deadline):
                 return False
             attempts += 1
-            next_look = time.monotonic() + patience.retry.delay(attempts).total_seconds()
-            return self._attempt(current, deadline, tried=Tried(attempts, time.monotonic() - began))
+            hindrance = self._attempt(current, deadline, tried=Tried(attempts, time.monotonic() - began))
+            next_look = time.monotonic() + patience.pause(hindrance, attempts)
+            return hindrance is None
 
         self._say_waiting(entry, trouble)
         self._waiting.add(entry.id, look_again)
@@ -204,12 +205,14 @@ class Supervisor:
         if trouble is not None:
             self.wait_for_source(entry, trouble, Patience(float("inf")))
 
-    def _attempt(self, entry: Entry, deadline: float, *, tried: Tried) -> bool:
-        """Try to start; false when its source isn't there and there is time left to wait for it."""
+    def _attempt(self, entry: Entry, deadline: float, *, tried: Tried) -> Hindrance | None:
+        """Try to start; gives what hinders it while there is time left to wait for that to pass."""
         trouble = self._try(entry, deadline, tried=tried)
         if trouble is not None:
             self._say_waiting(entry, trouble)
-        return trouble is None
+        elif self._context.board(entry).state is not State.FAILED:
+            self._context.board(entry).tally("source found", 1)
+        return trouble
 
     def _try(self, entry: Entry, deadline: float, *, tried: Tried | None = None) -> Hindrance | None:
         """Start an entry, or give what there is to wait for. Any other trouble shows on its board."""
@@ -232,6 +235,7 @@ class Supervisor:
             if trouble.category.retriable and time.monotonic() < deadline:
                 return trouble
             last = trouble if tried is None else tried.told_in(trouble)
+            board.tally("source given up", 1)
             board.become(State.FAILED, last.message, error=last)
         except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
             if not self._context.closing.is_set():
@@ -263,6 +267,7 @@ class Supervisor:
             reason = f'"{trouble.name}" has no rows to take columns from yet'
         else:
             reason = trouble.message
+            self._context.board(entry).tally(f"source looked for: {trouble.category}", 1)
         self._context.board(entry).become(State.WAITING, reason)
 
     def control(self, name: str, action: QueryAction) -> str:

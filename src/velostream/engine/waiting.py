@@ -59,6 +59,11 @@ class Patience:
     seconds: float
     retry: RetryPolicy = _SOON
 
+    def pause(self, trouble: Exception | None, attempts: int) -> float:
+        """Seconds until it looks again; the first rows of what is there are never waited for by the policy."""
+        policy = _SOON if isinstance(trouble, NoSchemaYetError) else self.retry
+        return policy.delay(attempts).total_seconds()
+
 
 @dataclass(frozen=True)
 class Tried:
