@@ -46,10 +46,9 @@ class AvroRecords(RecordFormat):
         numbers = {schema_id(record) for record in records.drop_null().to_pylist()} - {None}
         for number in sorted(filter(None, numbers)):
             columns |= {column.name: column for column in columns_of(_parsed(registry.schema(number).text)).columns}
-        subject = None if self.settings.registry is None else self.settings.registry.subject
-        if not columns and subject is not None:
-            return columns_of(_parsed(registry.latest(subject).text))
-        return Schema(tuple(columns.values())) if columns else None
+        if not columns:
+            return self._columns_of_subject(registry)
+        return Schema(tuple(columns.values()))
 
     def decode(self, records: pa.Array, schema: Schema, reject: Reject) -> Decoded:
         values: list[dict[str, Any]] = []
@@ -93,6 +92,18 @@ class AvroRecords(RecordFormat):
             write(out, parsed, record)
             encoded.append(out.getvalue())
         return pa.array(encoded, pa.binary())
+
+    def _columns_of_subject(self, registry: SchemaRegistry) -> Schema | None:
+        """Columns by the newest schema of the subject; None while nobody has written with one."""
+        subject = None if self.settings.registry is None else self.settings.registry.subject
+        if subject is None:
+            return None
+        try:
+            return columns_of(_parsed(registry.latest(subject).text))
+        except SourceError as error:
+            if error.code != "unknown-schema":
+                raise
+            return None
 
     def _read(self, record: bytes) -> Any:
         writer, reader, start = self._given, None, 0

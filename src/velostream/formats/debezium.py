@@ -29,6 +29,8 @@ _SCHEMA = b'{"schema":{'
 _PAYLOAD = b',"payload":'
 _GIVES = ("c", "r", "u")
 _TAKES = ("u", "d")
+_UNCHANGED = "__debezium_unavailable_value"
+"""Stands for a large value that an update left as it was and PostgreSQL therefore did not log."""
 _SILENT = ("m",)
 """Messages written to the log by hand, which are no rows."""
 _FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
@@ -145,6 +147,10 @@ class _Envelope:
         if operation not in _GIVES + _TAKES:
             raise ValueError(f'the operation "{operation}" changes no single row')
         before, after = self._row("before"), self._row("after")
+        if after is not None and before is not None:
+            after = {name: before.get(name) if value == _UNCHANGED else value for name, value in after.items()}
+        if after is not None and _UNCHANGED in after.values():
+            raise ValueError("a large value that did not change was not sent; the table needs REPLICA IDENTITY FULL")
         if operation in _TAKES and before is not None:
             yield -1, before
         if operation in _GIVES:
@@ -164,7 +170,9 @@ class _Envelope:
         if not self.types:
             return dict(row)
         return {
-            name: value if value is None or (found := self.types.get(name)) is None else found.convert(value)
+            name: found.convert(value)
+            if value not in (None, _UNCHANGED) and (found := self.types.get(name)) is not None
+            else value
             for name, value in row.items()
         }
 

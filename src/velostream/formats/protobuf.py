@@ -14,7 +14,7 @@ import pyarrow as pa
 from velostream.errors import Category, SourceError, UnsupportedError, VelostreamError
 from velostream.formats.base import Decoded, RecordFormat, Reject, Rejected
 from velostream.formats.json import plain_records
-from velostream.formats.protobuf_schema import main_file, message_at, message_class, message_of, place_of
+from velostream.formats.protobuf_schema import main_file, message_at, message_class, message_of, parse_message, place_of
 from velostream.formats.protobuf_types import columns_of, fill, read_columns
 from velostream.formats.schema_registry import RegisteredSchema, SchemaRegistry, registry_at
 from velostream.formats.wire import header, message_path, path_bytes, schema_id
@@ -46,12 +46,12 @@ class ProtobufRecords(RecordFormat):
                 continue
             try:
                 message, body = (given, record) if given is not None else self._registered(record)
-                value = message_class(message).FromString(body)
+                value = parse_message(message, body)
             except VelostreamError as error:
                 if error.code != "unknown-schema":
                     raise
                 reject(Rejected(index, record, error.message))
-            except Exception as error:  # noqa: BLE001 - the library's errors have no common class of their own
+            except ValueError as error:
                 reject(Rejected(index, record, f"not a message of its schema: {error}"))
             else:
                 places, values = parsed.setdefault(message, ([], []))

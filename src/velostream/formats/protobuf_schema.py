@@ -72,6 +72,14 @@ def message_class(message: Descriptor) -> Any:
     return _protobuf().message_factory.GetMessageClass(message)
 
 
+def parse_message(message: Descriptor, data: bytes) -> Any:
+    """A message of that type; `ValueError` when the bytes are none."""
+    try:
+        return message_class(message).FromString(data)
+    except _protobuf().message.DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
 def message_at(file: FileDescriptor, path: tuple[int, ...]) -> Descriptor:
     """The message at a place: its index in the file, then in the one around it; `ValueError` if there is none."""
     try:
@@ -101,7 +109,7 @@ def _with_nested(messages: dict[str, Descriptor]) -> dict[str, Descriptor]:
 def _protobuf() -> Any:
     try:
         from google import protobuf
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: F401 - made attributes
+        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory  # noqa: F401 - attributes
     except ImportError as error:
         raise StoreError.missing_driver("protobuf", module="google.protobuf", extra="protobuf") from error
     return protobuf
@@ -118,7 +126,7 @@ def _descriptor_set(schema: bytes) -> Any | None:
     for candidate in candidates:
         try:
             found = descriptors.FileDescriptorSet.FromString(candidate)
-        except Exception:  # noqa: BLE001, S112 - the library's own error has no stable place to import it from
+        except _protobuf().message.DecodeError:
             continue
         if found.file and all(file.name for file in found.file):
             return found

@@ -36,7 +36,7 @@ class _Piece:
 class WholeTextFormat(WholeFormat):
     """A line format in files that have to be read from their beginning. A file is one unit."""
 
-    name = "text"
+    name = "whole_text"
 
     def __init__(self, settings: FormatSettings, lines: type[LineFormat]) -> None:
         super().__init__(settings)

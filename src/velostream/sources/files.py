@@ -1,4 +1,4 @@
-"""`file:///p`, patterns and folders: CSV, JSON and Parquet, read once or watched.
+"""`file:///p`, patterns and folders of all formats, read once or watched.
 
 A bounded reading takes what is there at its first step. A watched one follows:
 

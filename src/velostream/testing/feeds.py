@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,7 +24,7 @@ from velostream.formats.compression import compression_of
 from velostream.formats.registry import make_format
 from velostream.model.spool import Spool
 from velostream.plugins import Group, load
-from velostream.sources.base import Source, SourceSpec
+from velostream.sources.base import Emits, Source, SourceSpec
 
 _LONG_AGO = 60
 
@@ -138,14 +139,16 @@ class FileFeed(SourceFeed):
         settings = FormatSettings(compression=compression_of(f"x.{compression}", None))
         self._format = make_format(options.get("format", name), settings)
         self._next = self.first_number
+        self._rows = numbered_rows(self.first_number, 0)
         self._files = 0
 
     def source(self) -> Source:
         return self._source(self._folder / f"rows.{self._suffix}" if self._one_file else self._folder)
 
     def append(self, count: int) -> bool:
-        data = self._format.encode(numbered_rows(self._next, count), first=not self._one_file or self._files == 0)
-        self._write(data)
+        rows = numbered_rows(self._next, count)
+        self._write(self._format.encode(rows, first=not self._one_file or self._files == 0))
+        self._rows = pa.concat_tables([self._rows, rows])
         self._next += count
         return True
 
@@ -153,6 +156,12 @@ class FileFeed(SourceFeed):
         header = b"" if self._one_file else self._format.encode(numbered_rows(self._next, 0))
         self._write(header + b"\x00\xff broken\n")
         return True
+
+    def update(self, number: int, name: str) -> bool:
+        return self._rewrite(lambda row: row | {"name": name} if row["id"] == number else row)
+
+    def delete(self, number: int) -> bool:
+        return self._rewrite(lambda row: None if row["id"] == number else row)
 
     def missing_source(self) -> Source | None:
         return None if self.source().capabilities.follows else self._source(self._folder / f"nowhere.{self._suffix}")
@@ -169,6 +178,16 @@ class FileFeed(SourceFeed):
     def _source(self, path: Path) -> Source:
         made: Source = load(Group.SOURCES, "file")(SourceSpec("file", f"file://{path}", self._options))
         return made
+
+    def _rewrite(self, edit: Callable[[dict[str, Any]], dict[str, Any] | None]) -> bool:
+        """Write the one file anew, each row as `edit` gives it back or not at all. False where rows can't change."""
+        if not self._one_file or self.source().capabilities.emits is not Emits.CHANGES:
+            return False
+        edited = [row for row in map(edit, self._rows.to_pylist()) if row is not None]
+        self._rows = pa.Table.from_pylist(edited, self._rows.schema)
+        (self._folder / f"rows.{self._suffix}").unlink()
+        self._write(self._format.encode(self._rows))
+        return True
 
     def _write(self, data: bytes) -> None:
         name = "rows" if self._one_file else f"rows-{self._files:04d}"

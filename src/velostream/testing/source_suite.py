@@ -265,14 +265,15 @@ class SourceSuite:
         end = source.latest_offset(start)
         reading.read(start, end)
         first = feed.first_number
-        updated = feed.update(first + 3, "another")
-        deleted = feed.delete(first + 5)
-        assert not updated or not deleted or source.capabilities.emits is not Emits.APPENDS
+        if not feed.update(first + 3, "another"):
+            return
+        gone = {first + 5} if feed.delete(first + 5) else set()
+        assert source.capabilities.emits is not Emits.APPENDS
         reading.read(end, source.latest_offset(end))
-        names = {row[feed.number_column]: row["name"] for row in reading.rows if updated}
-        assert not updated or names[first + 3] == "another"
-        gone = {first + 5} if deleted else set()
-        assert sorted(map(str, reading.numbers)) == sorted(map(str, set(_numbers(feed, 10)) - gone))
+        names = {row[feed.number_column]: row["name"] for row in reading.rows}
+        assert names[first + 3] == "another"
+        assert names.keys() == set(_numbers(feed, 10)) - gone
+        assert len(names) == len(reading.rows)
 
     def test_an_abandoned_reading_leaves_nothing_open(self, feed: SourceFeed) -> None:
         feed.append(20)

@@ -139,6 +139,17 @@ def test_times_and_other_types():
     }
 
 
+def test_a_large_value_that_was_not_sent_is_the_one_before():
+    fields = (ID, {"field": "text", "type": "string"})
+    unchanged = {"id": 1, "text": "__debezium_unavailable_value"}
+    known = event("u", {"id": 1, "text": "long"}, unchanged, *fields)
+    unknown = event("u", None, unchanged, *fields)
+    rows, _, bad = read([known, unknown])
+    assert rows == [(-1, {"id": 1, "text": "long"}), (1, {"id": 1, "text": "long"})]
+    assert [rejected.place for rejected in bad] == [1]
+    assert "REPLICA IDENTITY FULL" in bad[0].reason
+
+
 def test_an_update_without_the_row_before_is_the_new_value():
     rows, _, _ = read([event("u", None, {"id": 1})])
     assert rows == [(1, {"id": 1})]

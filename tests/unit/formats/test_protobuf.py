@@ -41,7 +41,7 @@ message Row {
 NAMES = ["id", "note", "at", "length", "maybe", "tags", "parts", "color", "inner", "big", "text", "number"]
 
 
-def made(text=PROTO, message="Row", **settings):
+def made(text=PROTO, message="Row"):
     return record_format("protobuf", FormatSettings(protobuf_schema=SchemaText(text), protobuf_message=message))
 
 

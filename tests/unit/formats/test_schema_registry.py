@@ -77,6 +77,8 @@ def test_records_of_several_schemas_are_read_together(registry):
         records.append(out.getvalue())
     made = record_format("avro", FormatSettings(registry=registry))
     assert made.infer(binary()).names == ("id", "more")
+    nobody = FormatSettings(registry=replace(registry, subject="nobody-has-written-yet"))
+    assert record_format("avro", nobody).infer(binary()) is None
     found = made.decode(binary(*records), made.infer(binary(*records)), pytest.fail)
     assert found.rows.to_pylist() == [{"id": 1, "more": None}, {"id": 2, "more": "x"}, {"id": 3, "more": None}]
 
