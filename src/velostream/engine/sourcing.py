@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from velostream import plugins
+from velostream.engine.table_sink import TableSink, table_sink
 from velostream.errors import NotFoundError
 from velostream.model.options import COPIED, SYSTEM_COLUMNS, Option, expand_environment
 from velostream.model.schema import Schema
@@ -58,8 +59,9 @@ class SourceBook:
 
     def open_sink(self, reference: SourceRef, options: Iterable[OptionValue], schema: Schema) -> Sink:
         """The sink a target URI stands for, checked against the rows it will get."""
+        kind: Any = table_sink(reference.kind) if reference.kind not in plugins.names(Group.SINKS) else None
         try:
-            kind = plugins.load(Group.SINKS, reference.kind)
+            kind = kind or plugins.load(Group.SINKS, reference.kind)
         except NotFoundError as error:
             known = ", ".join(plugins.names(Group.SINKS))
             raise NotFoundError(
@@ -70,7 +72,9 @@ class SourceBook:
         values = {o.name: o.value for o in (*parameters, *taken, *reference.options)}
         if reference.kind == "memory":
             values["spool"] = str(self.memory_folder(memory_name(address)))
-        sink: Sink = kind(SinkSpec(reference.kind, expand_environment(address), values))
+        # A table takes variables itself, once it has taken the address apart.
+        uri = address if issubclass(kind, TableSink) else expand_environment(address)
+        sink: Sink = kind(SinkSpec(reference.kind, uri, values))
         sink.open(schema)
         return sink
 

@@ -46,7 +46,8 @@ _SIMPLE: dict[str, pa.DataType] = {
 _MOST_DIGITS = 38
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 _LENGTH = re.compile(r"\(\d+\)")
-_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}"]+)')
+_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}"]+)', re.DOTALL)
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -140,7 +141,7 @@ def _decoded(texts: pa.Array, column: Column, decode: _Decode, unfit: dict[int, 
 
 def _elements(text: str, decode: _Decode | None) -> Sequence[Any]:
     """The elements of an array's text; of more than one dimension it can't be a list of our type."""
-    if not (text.startswith("{") and text.endswith("}")) or re.search(r'^\{\{|[^"\\]\{', text):
+    if not (text.startswith("{") and text.endswith("}")) or "{" in _QUOTED.sub("", text)[1:]:
         raise ValueError(f"an array of one dimension is expected, not {text[:60]}")
     found: list[Any] = []
     for quoted, plain in _ELEMENT.findall(text[1:-1]):

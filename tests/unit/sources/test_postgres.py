@@ -1,0 +1,357 @@
+"""PostgreSQL as a source, against a real server: values, ways of reading, the log, and what goes wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+from velostream.errors import Category, OptionError, SourceError
+from velostream.model.change import CHANGE, UNCHANGED
+from velostream.sources.base import SourceSpec
+from velostream.sources.database import Selection, bind
+from velostream.sources.postgres import PostgresSource
+from velostream.testing.services.postgres import PostgresService
+
+
+@pytest.fixture
+def database():
+    url = PostgresService.shared().new_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield Database(url, connection)
+
+
+class Database:
+    """A database of the test's own, and the sources over it."""
+
+    def __init__(self, url: str, connection: psycopg.Connection) -> None:
+        self.url = url
+        self._connection = connection
+
+    def run(self, *statements: str) -> None:
+        for statement in statements:
+            self._connection.execute(statement)
+
+    def ask(self, statement: str):
+        return self._connection.execute(statement).fetchall()
+
+    def source(self, **options: str) -> PostgresSource:
+        named = {name.replace("__", "."): value for name, value in options.items()}
+        return PostgresSource(SourceSpec("postgres", self.url, named))
+
+
+class Reader:
+    """Reads on where it stopped, and says what came."""
+
+    def __init__(self, source: PostgresSource) -> None:
+        self.source = source
+        self.schema = source.schema()
+        self.position = source.initial_offset()
+        self.bad = []
+
+    def read(self, *, max_rows: int | None = 1_000):
+        end = self.source.latest_offset(self.position, max_rows=max_rows)
+        rows = []
+        for partition in self.source.partitions(self.position, end):
+            if partition.replaces:
+                rows.append("replaced by")
+            for batch in self.source.read(partition, self.schema, self.bad.append):
+                rows += batch.to_pylist()
+        self.position = end
+        self.source.commit(end)
+        return rows
+
+
+def test_every_type_comes_without_loss(database):
+    database.run(
+        "CREATE TYPE mood AS ENUM ('glad', 'sad')",
+        "CREATE DOMAIN price AS numeric(10,2)",
+        """CREATE TABLE everything (id bigint PRIMARY KEY, s smallint, i integer, b boolean, n numeric(20,4), p price,
+           free numeric, r real, d double precision, t text, c char(3), v varchar(9), y bytea, day date,
+           at timestamp, zoned timestamptz, clock time, span interval, m mood, u uuid, j jsonb,
+           numbers int[], words text[], flags boolean[])""",
+        """INSERT INTO everything VALUES (1, -2, 3, true, -0.5000, 12.30, 1.25, 1.5, 'NaN', 'ü "q", \\ ', 'ab', '',
+           '\\x00ff', '2024-02-29', '2024-01-02 03:04:05.123456', '2024-01-02 03:04:05+02', '01:02:03',
+           '1 year 2 days', 'sad', '00000000-0000-0000-0000-000000000001', '{"a": 1.50}', '{1,NULL,3}',
+           '{"a b",NULL,"NULL","c,{}"}', '{t,f}')""",
+        "INSERT INTO everything (id) VALUES (2)",
+    )
+    source = database.source(table="everything")
+    reader = Reader(source)
+    full, empty = reader.read()
+    source.close()
+    assert reader.bad == []
+    assert str(full.pop("d")) == "nan"
+    assert full == {
+        "id": 1,
+        "s": -2,
+        "i": 3,
+        "b": True,
+        "n": Decimal("-0.5000"),
+        "p": Decimal("12.30"),
+        "free": Decimal("1.25").quantize(Decimal("1e-18")),
+        "r": 1.5,
+        "t": 'ü "q", \\ ',
+        "c": "ab ",
+        "v": "",
+        "y": b"\x00\xff",
+        "day": date(2024, 2, 29),
+        "at": datetime(2024, 1, 2, 3, 4, 5, 123456, UTC),
+        "zoned": datetime(2024, 1, 2, 1, 4, 5, 0, UTC),
+        "clock": "01:02:03",
+        "span": "P1Y2D",
+        "m": "sad",
+        "u": "00000000-0000-0000-0000-000000000001",
+        "j": '{"a": 1.50}',
+        "numbers": [1, None, 3],
+        "words": ["a b", None, "NULL", "c,{}"],
+        "flags": [True, False],
+    }
+    assert [value for name, value in empty.items() if name != "id"] == [None] * (len(empty) - 1)
+    types = {column.name: column.sql_type for column in reader.schema.columns}
+    assert (types["s"], types["n"], types["p"]) == ("SMALLINT", "DECIMAL(20,4)", "DECIMAL(10,2)")
+    assert (types["zoned"], types["numbers"]) == ("TIMESTAMP", "ARRAY<INT>")
+    assert reader.schema.key == ("id",)
+
+
+def test_a_value_that_does_not_fit_is_set_aside(database):  # B57
+    database.run("CREATE TABLE t (id int, n numeric, at timestamptz)")
+    database.run("INSERT INTO t VALUES (1, 'NaN', now()), (2, 1, 'infinity'), (3, 1, now())")
+    reader = Reader(database.source(table="t"))
+    assert [row["id"] for row in reader.read()] == [3]
+    assert [record.position for record in reader.bad] == ["row 1", "row 2"]
+
+
+def test_a_query_takes_bound_parameters_and_a_table_its_condition(database):
+    database.run("CREATE SCHEMA other", "CREATE TABLE other.t (id int, name text)")
+    database.run("INSERT INTO other.t SELECT i, 'n''' || i FROM generate_series(1, 9) i")
+    query = "SELECT id, '?' AS mark FROM other.t WHERE name = ? OR id > ? ORDER BY id"
+    rows = Reader(database.source(query=query, query__params='["n\'3", 7]')).read()
+    assert [(row["id"], row["mark"]) for row in rows] == [(3, "?"), (8, "?"), (9, "?")]
+    named = "SELECT id FROM other.t WHERE id::bigint = :a"
+    assert [row["id"] for row in Reader(database.source(query=named, query__params='{"a": 4}')).read()] == [4]
+    chosen = {"table": "t", "schema": "other", "where": "id < 5", "order__by": "id DESC", "limit": "2"}
+    assert [row["id"] for row in Reader(database.source(**chosen)).read()] == [4, 3]
+
+
+def test_parameters_are_told_from_texts_and_casts():
+    bound = bind("SELECT ':a', x::int -- :a ?\n FROM t WHERE y = :a AND z = :b", {"a": 1, "b": 2}, "${}".format)
+    assert bound.sql == "SELECT ':a', x::int -- :a ?\n FROM t WHERE y = $0 AND z = $1"
+    assert bound.values == (1, 2)
+    with pytest.raises(OptionError):
+        bind("SELECT ?", [1, 2], "${}".format)
+
+
+def test_a_large_table_is_read_in_parts_of_one_moment(database):
+    database.run("CREATE TABLE big (id bigint, body text)", "ALTER TABLE big ALTER body SET STORAGE plain")
+    database.run("INSERT INTO big SELECT i, repeat('x', 3500) FROM generate_series(1, 9000) i")
+    source = database.source(table="big", parallel__readers="2")
+    schema = source.schema()
+    parts = source.partitions(None, True)
+    database.run("INSERT INTO big VALUES (0, 'too late')")
+    rows = [row for part in parts for batch in source.read(part, schema, print) for row in batch["id"].to_pylist()]
+    source.close()
+    assert len(parts) == 2
+    assert sorted(rows) == list(range(1, 9001))
+
+
+def test_polling_misses_nothing_at_equal_values_nor_what_is_committed_late(database):
+    database.run("CREATE TABLE t (id int PRIMARY KEY, at timestamptz)", "INSERT INTO t VALUES (1, now())")
+    reader = Reader(database.source(table="t", incremental__column="at", incremental__overlap="1h"))
+    assert [row["id"] for row in reader.read()] == [1]
+    with psycopg.connect(database.url) as late:
+        late.execute("INSERT INTO t VALUES (2, now())")
+        database.run("INSERT INTO t SELECT 3, at FROM t WHERE id = 1", "INSERT INTO t VALUES (4, clock_timestamp())")
+        assert sorted(row["id"] for row in reader.read()) == [3, 4]
+        assert reader.read() == []
+    assert [row["id"] for row in reader.read()] == [2]
+    database.run("UPDATE t SET at = clock_timestamp() WHERE id = 1")
+    assert [row["id"] for row in reader.read()] == [1]
+
+
+def test_rows_without_a_key_that_look_alike_are_told_apart(database):
+    database.run("CREATE TABLE t (n int)", "INSERT INTO t VALUES (1), (1)")
+    reader = Reader(database.source(table="t", incremental__column="n"))
+    first = {row["_origin"] for row in reader.read()}
+    database.run("INSERT INTO t VALUES (1)")
+    (third,) = reader.read()
+    assert len(first | {third["_origin"]}) == 3
+
+
+def test_a_query_for_new_rows_gets_the_last_value(database):
+    database.run("CREATE TABLE t (id int PRIMARY KEY, version int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    poll = "SELECT * FROM t WHERE version > :last::int - 1 AND id <> 9"
+    options = {"table": "t", "incremental__column": "version", "incremental__overlap": "0", "poll__query": poll}
+    reader = Reader(database.source(**options))
+    reader.read()
+    database.run("INSERT INTO t VALUES (9, 9), (3, 3)")
+    assert [row["id"] for row in reader.read()] == [3]
+
+
+def test_without_a_column_to_go_by_everything_is_read_again(database):
+    database.run("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1), (2)")
+    reader = Reader(database.source(table="t", poll__interval="1s"))
+    assert [row["id"] for row in reader.read()] == [1, 2]
+    reader.read()
+    assert reader.read() == []
+    database.run("DELETE FROM t WHERE id = 1")
+    assert reader.read() == ["replaced by", {"id": 2}]
+
+
+@pytest.fixture
+def captured(database):
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, name text, body text)",
+        "ALTER TABLE t ALTER body SET STORAGE external",
+        "INSERT INTO t VALUES (1, 'one', repeat('x', 5000)), (2, 'two', NULL)",
+    )
+    sources = []
+
+    def make(**options: str) -> Reader:
+        source = database.source(table="t", cdc="true", **options)
+        sources.append(source)
+        return Reader(source)
+
+    yield make
+    for source in sources:
+        source.close()
+    database.run(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        "WHERE database = current_database() AND NOT temporary"
+    )
+
+
+def changes(rows):
+    return [row if isinstance(row, str) else (row[CHANGE], row["id"], row["name"]) for row in rows]
+
+
+def test_the_log_tells_every_change_in_order(database, captured):  # B43
+    reader = captured()
+    assert changes(reader.read()) == [(1, 1, "one"), (1, 2, "two")]
+    database.run(
+        "INSERT INTO t VALUES (3, 'three', '')", "UPDATE t SET id = 4 WHERE id = 3", "DELETE FROM t WHERE id = 2"
+    )
+    assert changes(reader.read()) == [(1, 3, "three"), (-1, 3, None), (1, 4, "three"), (-1, 2, None)]
+    database.run("UPDATE t SET name = 'uno' WHERE id = 1")
+    (row,) = reader.read()
+    assert (row["name"], row["body"], row[UNCHANGED]) == ("uno", None, ["body"])
+    database.run("BEGIN", "TRUNCATE t", "INSERT INTO t VALUES (7, 'seven')", "COMMIT")
+    assert changes(reader.read()) == ["replaced by", (1, 7, "seven")]
+    database.run("BEGIN", "INSERT INTO t VALUES (8, 'never')", "ROLLBACK")
+    assert reader.read() == []
+
+
+def test_what_commits_around_the_load_is_taken_once(database, captured):  # B37
+    with psycopg.connect(database.url) as before:
+        reader = captured(slot__name="around", publication__name="around")
+        database.run("CREATE PUBLICATION around FOR TABLE t")
+        database.ask("SELECT pg_create_logical_replication_slot('around', 'pgoutput')")
+        database.run("INSERT INTO t VALUES (3, 'in both')")
+        before.execute("INSERT INTO t VALUES (4, 'in the log')")
+        loaded = changes(reader.read())
+    database.run("INSERT INTO t VALUES (5, 'after')")
+    assert loaded == [(1, 1, "one"), (1, 2, "two"), (1, 3, "in both")]
+    assert changes(reader.read()) == [(1, 4, "in the log"), (1, 5, "after")]
+
+
+def test_no_commit_splits_a_transaction(database, captured):
+    reader = captured()
+    reader.read()
+    database.run("INSERT INTO t SELECT i, 'a' FROM generate_series(10, 60) i", "INSERT INTO t VALUES (99, 'b')")
+    assert len(reader.read(max_rows=5)) == 51
+    assert changes(reader.read(max_rows=5)) == [(1, 99, "b")]
+
+
+def test_columns_that_come_later_are_told_of(database, captured):
+    reader = captured()
+    reader.read()
+    database.run("ALTER TABLE t ADD extra int", "INSERT INTO t VALUES (3, 'three', NULL, 5)")
+    assert changes(reader.read()) == [(1, 3, "three")]
+    assert any('"extra"' in warning for warning in reader.source.warnings)
+
+
+def test_rows_without_a_key_are_known_by_all_their_values(database):
+    database.run("CREATE TABLE bag (n int, name text)")
+    source = database.source(table="bag", cdc="true")
+    with pytest.raises(SourceError) as refused:
+        source.latest_offset(None)
+    assert (refused.value.category, "REPLICA IDENTITY FULL" in refused.value.hint) == (Category.CONFIGURATION, True)
+    database.run("ALTER TABLE bag REPLICA IDENTITY FULL", "INSERT INTO bag VALUES (1, 'a')")
+    reader = Reader(source)
+    reader.read()
+    database.run("UPDATE bag SET name = 'b'")
+    assert [(row[CHANGE], row["n"], row["name"]) for row in reader.read()] == [(-1, 1, "a"), (1, 1, "b")]
+    source.forget(reader.position)
+    source.close()
+
+
+def test_a_slot_that_is_lost_is_said_so_or_the_table_is_read_again(database, captured):
+    reader = captured(slot__name="mine")
+    reader.read()
+    database.ask("SELECT pg_drop_replication_slot('mine')")
+    database.run("UPDATE t SET name = 'unseen' WHERE id = 1")
+    with pytest.raises(SourceError) as lost:
+        reader.read()
+    assert (lost.value.code, "cdc.on.gap" in lost.value.hint) == ("log-lost", True)
+    again = captured(slot__name="mine", cdc__on__gap="snapshot")
+    again.position = reader.position
+    replaced, *rows = again.read()
+    assert (replaced, sorted(row["name"] for row in rows)) == ("replaced by", ["two", "unseen"])
+    database.run("UPDATE t SET name = 'seen' WHERE id = 1")
+    assert [row["name"] for row in again.read()] == ["seen"]
+
+
+def test_a_slot_lives_as_long_as_its_reader(database, captured):
+    slots = "SELECT slot_name, temporary FROM pg_replication_slots WHERE database = current_database()"
+    passing = captured()
+    passing.read()
+    assert [temporary for _, temporary in database.ask(slots)] == [True]
+    passing.source.forget(passing.position)
+    assert database.ask(slots) == []
+    lasting = captured()
+    lasting.source.reader = "somebody"
+    lasting.read()
+    assert [temporary for _, temporary in database.ask(slots)] == [False]
+    lasting.source.close()
+    assert len(database.ask(slots)) == 1
+    lasting.source.forget(lasting.position)
+    assert (database.ask(slots), database.ask("SELECT * FROM pg_publication")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "category"),
+    [
+        ({"table": "nowhere"}, Category.MISSING),
+        ({"table": "t", "database": "nowhere"}, Category.MISSING),
+        ({"table": "t", "port": "1"}, Category.NETWORK),
+        ({"table": "t", "username": "nobody", "password": "s3cr3t"}, Category.AUTHENTICATION),
+        ({"query": "SELEC 1"}, Category.CONFIGURATION),
+    ],
+)
+def test_trouble_has_its_category_and_no_password(database, options, category):  # B4
+    with pytest.raises(SourceError) as trouble:
+        database.source(**options).schema()
+    assert trouble.value.category is category
+    assert trouble.value.hint
+    assert "s3cr3t" not in str(trouble.value)
+
+
+def test_an_address_may_be_in_options_and_a_password_in_a_variable(monkeypatch):
+    monkeypatch.setenv("PASSWORD", "p@ss/w:rd?")
+    options = {"host": "h", "port": "7"}
+    source = PostgresSource(SourceSpec("postgres", "postgres://shop/orders", options))
+    assert (str(source.driver.address), source.selection.table) == ("postgres://h:7/shop", "orders")
+    source = PostgresSource(SourceSpec("postgres", "postgres://u:${PASSWORD}@h/shop?table=t"))
+    assert (source.driver.address.password, source.driver.address.host) == ("p@ss/w:rd?", "h")
+    assert "p@ss" not in repr(source.driver)
+
+
+def test_a_table_and_a_query_exclude_each_other():
+    for options in ({}, {"table": "t", "query": "SELECT 1"}):
+        with pytest.raises(OptionError):
+            PostgresSource(SourceSpec("postgres", "postgres://h/d", options))
+    with pytest.raises(OptionError):
+        PostgresSource(SourceSpec("postgres", "postgres://h/d", {"table": "t", "cdc": "true", "where": "x"}))
+    assert Selection(query="SELECT 1").shown == "query"
