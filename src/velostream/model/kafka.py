@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ _DEFAULT_REPLICATION = 3
 _BETWEEN_LEADERS = ("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH")
 """What brokers answer for a moment after a topic was made or a partition has moved."""
 _BETWEEN_LOOKS_SECONDS = 0.05
+_COMPLAINTS_KEPT = 50
 _DOWN_SECONDS = 1.0
 """For how long all brokers may refuse before that is told: a name may have several addresses that are tried in turn."""
 _CATEGORIES = {
@@ -133,7 +135,7 @@ class TopicClient:
         self._options = options
         self._timeout = (options.duration("connect.timeout") or timedelta(seconds=5)).total_seconds()
         self._made_admin: AdminClient | None = None
-        self._complaints: list[Any] = []
+        self._complaints: deque[Any] = deque(maxlen=_COMPLAINTS_KEPT)
         """What librdkafka said went wrong by itself since the last call: why a call got no answer."""
 
     @property
@@ -247,11 +249,11 @@ class TopicClient:
         self._made_admin = None
 
     def _missing(self) -> SourceError:
-        known: list[str] = []
         driver = _driver()
         try:
             known = list(self._admin().list_topics(timeout=self._timeout).topics)
         except driver.KafkaException:
+            # Near names are a courtesy; that the topic is missing is known already.
             known = []
         return SourceError.missing_topic(
             self.address.topic,
@@ -276,7 +278,7 @@ class TopicClient:
         while not future.done():
             admin.poll(0.01)
             waited = time.monotonic() - started
-            for complaint in self._complaints:
+            for complaint in list(self._complaints):
                 refused = category_of(complaint.name()) is Category.AUTHENTICATION
                 if refused or (complaint.name() == "_ALL_BROKERS_DOWN" and waited > _DOWN_SECONDS):
                     raise self.error(complaint)

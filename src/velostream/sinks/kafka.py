@@ -12,13 +12,13 @@ Delivery guarantee: exactly-once for readers of committed records, while a group
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velostream.errors import SourceError, StoreError
+from velostream.errors import SourceError, StoreError, TableError
 from velostream.formats.json import json_column
 from velostream.formats.options import RECORD_OPTIONS, format_settings
 from velostream.formats.registry import RECORD_NAMES, record_format
@@ -36,8 +36,13 @@ if TYPE_CHECKING:
 _KEY = "_key"
 _HEADERS = "_headers"
 _TIMESTAMP = "_timestamp"
-_OF_MESSAGE = (_KEY, _HEADERS, _TIMESTAMP)
-_TRANSACTION_SECONDS = 300
+_OF_MESSAGE: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
+    _KEY: ("STRING", lambda type_: pa.types.is_string(type_) or pa.types.is_binary(type_)),
+    _HEADERS: ("MAP<STRING, STRING>", lambda type_: type_ == pa.map_(pa.string(), pa.string())),
+    _TIMESTAMP: ("TIMESTAMP", pa.types.is_timestamp),
+}
+"""Columns that become parts of the message other than its value: what they hold."""
+_TRANSACTION_SECONDS = 60
 _QUEUE_SECONDS = 1.0
 _PRODUCING = {
     # Rows of one key go where other writers of the topic, which are mostly Java's, put them.
@@ -75,6 +80,10 @@ class KafkaSink(Sink):
         """Checks the topic, or makes it, and that the rows can be written in the format."""
         key = tuple(name.strip() for name in (self.settings.text("key") or "").split(",") if name.strip())
         self._key = tuple(schema.column(name).name for name in key) or schema.key
+        for column in schema.columns:
+            expected, fits = _OF_MESSAGE.get(column.name, ("", None))
+            if fits is not None and not fits(column.type):
+                raise TableError.wrong_type(self._address.topic, column.name, expected=expected, got=column.sql_type)
         self._format.encode(_values(schema.arrow.empty_table()))
         with self._as_store():
             if self.settings.boolean("topic.create.if.missing"):
@@ -104,15 +113,16 @@ class KafkaSink(Sink):
         self._client.close()
 
     def _keys(self, rows: pa.Table) -> Sequence[bytes | str | None]:
-        if _KEY in rows.column_names:
-            keys: list[bytes | str | None] = rows[_KEY].to_pylist()
-            return keys
-        if not self._key:
+        names = (_KEY,) if _KEY in rows.column_names else self._key
+        if len(names) > 1:
+            return [json_text(record) for record in rows.select(list(names)).to_pylist()]
+        if not names:
             return [None] * rows.num_rows
-        if len(self._key) == 1:
-            texts: list[bytes | str | None] = json_column(rows[self._key[0]]).to_pylist()
-            return texts
-        return [json_text(record) for record in rows.select(list(self._key)).to_pylist()]
+        values = rows[names[0]]
+        keys: list[bytes | str | None] = (
+            values if pa.types.is_binary(values.type) else json_column(values)
+        ).to_pylist()
+        return keys
 
     @contextmanager
     def _as_store(self) -> Iterator[None]:

@@ -118,13 +118,15 @@ class MessageDecoder:
             row: dict[str, Any] = {CHANGE: -1}
             try:
                 row |= {ORIGIN: _identity(message)} if self._by_origin else self._key_of(message)
-            except (ValueError, TypeError, pa.ArrowException) as error:
+            except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
                 reject(index, message.key() or b"", f"a tombstone whose key is not that of a row: {error}")
                 continue
             rows.append(row)
             places.append(index)
+        # A tombstone has its key only, whatever the schema says of other columns.
         nullable = pa.schema([field.with_nullable(True) for field in self._target])
-        return pa.Table.from_pylist(rows, nullable).cast(self._target), np.array(places, np.int64)
+        found = pa.Table.from_pylist(rows, nullable)
+        return pa.Table.from_arrays(found.columns, schema=self._target), np.array(places, np.int64)
 
     def _key_of(self, message: Message) -> dict[str, Any]:
         """The key columns' values that a message's key stands for: the text of one column, or a JSON object."""
@@ -143,6 +145,9 @@ class MessageDecoder:
                 raise ValueError(f"{key!r} is not a JSON object of {', '.join(self._schema.key)}")
             parsed = {columns[0].name: key.decode() if not isinstance(parsed, str) else parsed}
         by_lower = {name.lower(): value for name, value in parsed.items()}
+        missing = [column.name for column in columns if column.name.lower() not in by_lower]
+        if missing:
+            raise ValueError(f"{key!r} has no {', '.join(missing)}")
         return {column.name: _value(by_lower[column.name.lower()], column) for column in columns}
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from velostream.errors import Category, NotFoundError, StoreError
+from velostream.errors import Category, NotFoundError, StoreError, TableError
 from velostream.model.change import Epoch
 from velostream.model.schema import Schema
 from velostream.sinks.base import SinkSpec
@@ -135,6 +135,8 @@ def test_trouble_shows_when_it_is_opened(topic):
     assert caught.value.category is Category.NETWORK
     with pytest.raises(NotFoundError):
         written(topic, rows, key="nothing")
+    with pytest.raises(TableError, match="_headers"):
+        written(topic, pa.table({"id": [1], "_headers": ["x"]}))
 
 
 def test_a_topic_is_made_when_that_is_asked_for(topic):

@@ -6,6 +6,7 @@ import pickle
 import time
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
@@ -13,7 +14,7 @@ from confluent_kafka.admin import NewPartitions
 from velostream.errors import Category, OptionError, SourceError, render_text
 from velostream.model import kafka as kafka_model
 from velostream.model.kafka import TopicAddress, category_of
-from velostream.model.schema import Schema
+from velostream.model.schema import Column, Schema
 from velostream.sources.base import Emits, SourceSpec
 from velostream.sources.kafka import KafkaSource
 from velostream.testing.kafka_feed import send, settled_end
@@ -263,10 +264,11 @@ class TestTombstones:  # B43
         assert bad == []
 
     def test_a_key_of_several_columns_is_an_object(self, topic):
-        send(topic, [(None, '{"a": 1, "b": "x", "v": 1}'), ('{"b": "x", "A": 1}', None), ("1", None), (None, None)])
+        gone = ['{"b": "x", "A": 1}', "1", '{"a": 1}', None]
+        send(topic, [(None, '{"a": 1, "b": "x", "v": 1}'), *((key, None) for key in gone)])
         rows, bad = read(source_of(topic, changelog="upsert", key="a,b"))
         assert [(row["a"], row["b"], row["_change"]) for row in rows] == [(1, "x", 1), (1, "x", -1)]
-        assert [record.position[-2:] for record in bad] == ["@2", "@3"]
+        assert [record.position[-2:] for record in bad] == ["@2", "@3", "@4"]
 
     def test_a_copied_topic_is_known_by_the_keys_of_its_messages(self, topic):
         send(topic, [("k", '{"v": 1}'), (None, '{"v": 2}'), (None, '{"v": 2}'), ("k", None)])
@@ -277,6 +279,12 @@ class TestTombstones:  # B43
         origins = [row["_origin"] for row in rows]
         assert origins[0] == origins[3]
         assert len(set(origins)) == 3
+
+    def test_a_tombstone_has_no_other_columns_even_where_they_are_not_null(self, topic):
+        send(topic, [("1", None)])
+        columns = Schema((Column("id", pa.int64(), nullable=False), Column("v", pa.string(), nullable=False)))
+        rows, _ = read(source_of(topic, columns, changelog="upsert", key="id"), schema=columns.with_key(["id"]))
+        assert rows == [{"id": 1, "v": None, "_change": -1}]
 
     def test_what_is_said_wins_over_what_is_guessed(self, topic):
         assert source_of(topic, copied="", changelog="append").capabilities.emits is Emits.APPENDS
