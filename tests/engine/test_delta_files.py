@@ -151,3 +151,34 @@ def test_big_results_are_written_by_the_workers(place, tmp_path, monkeypatch):
         ]
         assert connection.table("loaded").get(399_999)["twice"] == 799_998
         assert connection.table("copied").version == 1
+
+
+def test_big_batches_of_a_stream_are_written_by_the_workers(tmp_path, monkeypatch):
+    count = 120_000
+    with velostream.connect(tmp_path / "state") as connection:
+        connection.execute("CREATE STREAM events (id BIGINT, n INT) WITH ('source' = 'memory://events')")
+        connection.execute(
+            f"CREATE TABLE kept (id BIGINT, n INT NOT NULL) WITH ('extension' = 'delta', 'url' = '{tmp_path}/lake')"
+        )
+        connection.execute("INSERT INTO kept SELECT id, n FROM events WHERE id >= 0")
+        events = connection.memory("events")
+        staged = []
+        monkeypatch.setattr(DeltaTable, "commit", noting(staged, DeltaTable.commit))
+        events.append([{"id": 1, "n": 1}, {"id": -1, "n": 2}, {"id": 2, "n": None}])
+        connection.drain("kept", timeout=120)
+        numbers = np.arange(count)
+        events.append(pa.table({"id": numbers, "n": pa.array(numbers % 7, pa.int32())}))
+        connection.drain("kept", timeout=120)
+        assert staged == [0, 1]
+        assert len(connection.table("kept")) == count + 1
+        assert len(connection.execute("SHOW DEAD LETTERS").fetchall()) == 1
+
+
+def noting(staged, commit):
+    """A commit that notes how many parts of its rows were in the store before."""
+
+    def noted(table, write, epoch=None):
+        staged.append(len(write.staged))
+        return commit(table, write, epoch)
+
+    return noted

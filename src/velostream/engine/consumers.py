@@ -13,6 +13,7 @@ from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
 from velostream.engine.missing import MissingRowsError, MissingRowsWatch
 from velostream.engine.query import BatchTransformation, Runner
 from velostream.engine.relations import arrow_result
+from velostream.engine.staging import Gathered, gather
 from velostream.engine.status import State
 from velostream.engine.together import Projection
 from velostream.model.change import Epoch, Mode, Write
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from velostream.errors import VelostreamError
     from velostream.model.spool import Spool
     from velostream.sinks.base import Sink
-    from velostream.sources.base import Offset
+    from velostream.sources.base import BadRecord, Offset
     from velostream.sql.plan import MapPlan
     from velostream.tables.base import Table
 
@@ -85,6 +86,7 @@ class TransformingConsumer(RepeatingConsumer):
         self._names = names
         self.projection = None if tables else Projection.of(plan)
         self._missing = MissingRowsWatch(plan.missing)
+        self._watches_missing = bool(plan.missing)
 
     def rows_of(self, batch: Batch) -> pa.Table:
         rows = batch.results.get(self.writer)
@@ -133,13 +135,25 @@ class TableConsumer(TransformingConsumer):
 
     def run(self, batch: Batch) -> Outcome:
         table = self.context.table(self.target.id)
-        rows, refused = split_off_nulls(self.rows_of(batch), table.schema)
+        gathered = self._gathered(batch, table)
         writes: list[tuple[Table, Write]] = []
-        if rows.num_rows:
-            writes.append((table, Write(Mode.UPSERT if table.schema.key else Mode.APPEND, rows)))
-        if refused:
-            writes.append(self.context.dead_letter_write(self.entry.name, self.target.name, refused))
-        return Outcome(self.part(batch, writes=writes), rows.num_rows)
+        if gathered.count:
+            writes.append((table, gathered.write(Mode.UPSERT if table.schema.key else Mode.APPEND)))
+        if gathered.refused:
+            letters = list(gathered.refused)
+            writes.append(self.context.dead_letter_write(self.entry.name, self.target.name, letters))
+        return Outcome(self.part(batch, writes=writes), gathered.count)
+
+    def _gathered(self, batch: Batch, table: Table) -> Gathered:
+        """Many rows need not come here, unless something has to be known of them: their keys, or what they miss."""
+        schema, names = table.schema, self._names
+        if schema.key or self._watches_missing or self.writer in batch.results:
+            return Gathered.here(split_off_nulls(self.rows_of(batch), schema))
+
+        def prepare(rows: pa.Table) -> tuple[pa.Table, Sequence[BadRecord]]:
+            return split_off_nulls(rows if names is None else rows.rename_columns(list(names)), schema)
+
+        return gather(self._transformation.apply(batch.session, batch.frame, at=batch.at), table, prepare)
 
 
 class SpoolConsumer(TransformingConsumer):
