@@ -37,7 +37,13 @@ from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.refresh import Refresh
 from velostream.engine.maintain.streamed import GroupsConsumer
 from velostream.engine.maintain.views import Maintenance, MaintenanceLoop, ViewRunner
-from velostream.engine.maintain.windows import WindowConsumer, kept_rows_schema
+from velostream.engine.maintain.windows import (
+    WindowedSinkConsumer,
+    WindowedSpoolConsumer,
+    WindowedTableConsumer,
+    Windowing,
+    kept_rows_schema,
+)
 from velostream.engine.options import query_options
 from velostream.engine.planning import definition_of
 from velostream.engine.sourcing import SourceBook
@@ -229,12 +235,11 @@ class Launcher:
         """A continuous INSERT INTO a table, a memory feed or a sink."""
         options = query_options(given)
         tables = self.attach_tables(bound)
+        parts, windowed = self._appending_parts(entry, bound, tables, options), bound.plan.map is None
         if isinstance(target, Entry):
 
             def into_table() -> Consumer:
-                made = TableConsumer(
-                    self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options)
-                )
+                made = (WindowedTableConsumer if windowed else TableConsumer)(self.context, entry, **parts())
                 made.target = target
                 return made
 
@@ -243,7 +248,7 @@ class Launcher:
             sink = self.book.open_sink(target, given, bound.schema)
 
             def into_sink() -> Consumer:
-                made = SinkConsumer(self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options))
+                made = (WindowedSinkConsumer if windowed else SinkConsumer)(self.context, entry, **parts())
                 made.sink = sink
                 made.on_written = self.wake
                 return made
@@ -319,29 +324,49 @@ class Launcher:
         return self._launch_stateful(entry, bound if streamed is None else self.binder.in_spark_state(bound), options)
 
     def _launch_windowed(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
-        aggregate = present(bound.plan.aggregate)
-        feed = present(bound.feed_schema)
         tables = self.attach_tables(bound)
         holder = entry
         if bound.final is not None:
             holder = self._groups_entry(entry, present(bound.groups_schema), bound, tables)
-        kept = self._kept_rows(holder, kept_rows_schema(feed))
-        source = bound.driving_source[0].uri
+        parts = self._windowed_parts(holder, bound, tables, options, shown=entry.name)
 
         def consumer() -> Consumer:
-            return WindowConsumer(
-                self.context,
-                holder,
-                window=present(aggregate.window),
-                kept=kept,
-                feed=feed,
-                shown=entry.name,
-                source=source,
-                **self._parts(bound, aggregate.feed, tables, options),
-            )
+            made = WindowedTableConsumer(self.context, holder, **parts())
+            made.target = holder
+            return made
 
         self._run(self._ingest_runner(holder, bound, consumer))
         return self._with_final(entry, bound, holder, tables, options)
+
+    def _windowed_parts(
+        self,
+        holder: Entry,
+        bound: BoundQuery,
+        tables: Mapping[str, Entry],
+        options: Options,
+        *,
+        shown: str,
+        final: str | None = None,
+    ) -> Callable[[], dict[str, Any]]:
+        """What a consumer of windows is made of; `final` is what its groups go through on their way out."""
+        aggregate = present(bound.plan.aggregate)
+        windowing = Windowing(
+            present(aggregate.window),
+            self._kept_rows(holder, kept_rows_schema(present(bound.feed_schema))),
+            present(bound.groups_schema),
+            shown,
+            bound.driving_source[0].uri,
+            final,
+        )
+        return lambda: self._parts(bound, aggregate.feed, tables, options) | {"windowing": windowing}
+
+    def _appending_parts(
+        self, entry: Entry, bound: BoundQuery, tables: Mapping[str, Entry], options: Options
+    ) -> Callable[[], dict[str, Any]]:
+        """What a consumer is made of that gives rows which never change any more: by themselves, or of windows."""
+        if bound.plan.map is not None:
+            return lambda: self._parts(bound, present(bound.plan.map), tables, options)
+        return self._windowed_parts(entry, bound, tables, options, shown=entry.name, final=bound.final)
 
     def _kept_rows(self, entry: Entry, schema: Schema) -> Entry:
         """The hidden table of the rows that a query still needs."""
@@ -425,9 +450,10 @@ class Launcher:
 
     def _launch_into_spool(self, entry: Entry, bound: BoundQuery, options: Options, spool: Spool) -> list[Entry]:
         tables = self.attach_tables(bound)
+        parts, windowed = self._appending_parts(entry, bound, tables, options), bound.plan.map is None
 
         def consumer() -> Consumer:
-            made = SpoolConsumer(self.context, entry, **self._parts(bound, present(bound.plan.map), tables, options))
+            made = (WindowedSpoolConsumer if windowed else SpoolConsumer)(self.context, entry, **parts())
             made.spool = spool
             made.on_publish = self.wake
             made.recover()
@@ -488,9 +514,7 @@ class Launcher:
     def _reads(bound: BoundQuery, tables: Mapping[str, Entry]) -> list[Entry]:
         """The entries a stream query reads: its tables, and the stream itself when the catalog has it."""
         streams = [
-            one.entry
-            for one in bound.inputs
-            if (one.kind is RelationKind.STREAM or one.kept) and one.entry is not None
+            one.entry for one in bound.inputs if (one.kind is RelationKind.STREAM or one.kept) and one.entry is not None
         ]
         return [*tables.values(), *streams]
 

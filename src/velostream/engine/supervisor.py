@@ -60,7 +60,7 @@ class Supervisor:
                 hint="create it under another name, or write out the query that it replaces",
                 code="invalid-statement",
             )
-        if statement.what is ObjectKind.STREAM and bound.plan.strategy is not Strategy.MAP:
+        if statement.what is ObjectKind.STREAM and not bound.plan.only_appends:
             raise QueryError(
                 f'stream "{entry.name}" can\'t be derived by strategy "{bound.plan.strategy}"',
                 detail=bound.plan.reason,

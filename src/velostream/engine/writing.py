@@ -23,7 +23,7 @@ from velostream.model.schema import Schema
 from velostream.sql import statements as st
 from velostream.sql.pairs import driving_query
 from velostream.sql.parameters import Parameters, bind, bind_all
-from velostream.sql.plan import QueryPlan, RelationKind, Strategy
+from velostream.sql.plan import QueryPlan, RelationKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -294,9 +294,10 @@ def _follows(plan: QueryPlan) -> bool:
 
 
 def _refuse_aggregate(plan: QueryPlan, statement: st.Insert) -> None:
-    if plan.strategy is not Strategy.MAP:
+    if not plan.only_appends:
         raise NotExecutableError(
             "an aggregate over a stream can't be inserted",
-            hint="CREATE TABLE … AS SELECT … keeps its result up to date",
+            detail="its result changes with every row",
+            hint="CREATE TABLE … AS SELECT … keeps it up to date; a window that is over, EMIT FINAL, can be inserted",
             text=statement.text,
         )

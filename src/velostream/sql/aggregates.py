@@ -86,6 +86,7 @@ def plan_aggregate(
         key=group_key if direct_key is None else direct_key,
         final=None if final is None else final.sql(dialect="spark"),
         final_inputs=tuple(sorted(relations_in(final) & known)) if final is not None else (),
+        by_group=cutter.is_by_group,
         window=state,
     )
 
@@ -184,6 +185,14 @@ class Cutter:
             final.set("where" if clause == "having" else clause, value)
         _attach_ctes(final, self.select)
         return final
+
+    @property
+    def is_by_group(self) -> bool:
+        """Whether what is on top of a group looks at that group alone."""
+        across = any(self.select.args.get(clause) for clause in _ON_TOP if clause != "having")
+        return (
+            not across and not next(window_functions(self.select), None) and not next(nested_queries(self.select), None)
+        )
 
     def tracked(self, bare: exp.Select, window: GroupedWindow) -> exp.Select:
         """The bare aggregate with the end of each window, whether a new row touched it and, of sessions, its rows."""

@@ -227,6 +227,8 @@ class AggregatePlan:
     """The same without Spark's state; None: nothing less than that can hold the groups."""
     why_not: str = ""
     """Why it takes Spark's state."""
+    by_group: bool = True
+    """Whether `final` makes of each group what it becomes by itself: it has no ORDER BY, LIMIT or the like."""
     window: WindowState | None = None
     """What keeps the groups of a time window, which takes neither Spark's state nor partial results."""
 
@@ -438,6 +440,20 @@ class QueryPlan:
     limit: int | None = None
     """A pull query over a stream ends after so many rows. The LIMIT is not part of the SQL texts then."""
     warnings: tuple[SqlError, ...] = field(default=())
+
+    @property
+    def only_appends(self) -> bool:
+        """Whether what it gives never changes again: rows one by one, or windows that are over."""
+        if self.map is not None:
+            return True
+        window = None if self.aggregate is None else self.aggregate.window
+        return (
+            self.aggregate is not None
+            and window is not None
+            and window.emit is Emit.FINAL
+            and window.late is not LateData.UPDATE
+            and self.aggregate.by_group
+        )
 
 
 @dataclass(frozen=True)

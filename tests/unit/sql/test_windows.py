@@ -129,3 +129,19 @@ def test_explain_says_when_a_window_is_over_and_what_is_kept(view, shop):
     )
     assert rows["state"] == "the rows of windows that are not over"
     assert rows["emit"] == "final"
+
+
+@pytest.mark.parametrize(
+    ("rest", "appends"),
+    [
+        ("", True),
+        (" HAVING count(*) > 1", True),
+        (" EMIT CHANGES", False),
+        (" ORDER BY n LIMIT 3", False),
+        (" WITH ('late.data' = 'update')", False),
+    ],
+)
+def test_windows_that_are_over_can_be_written_on(view, shop, rest, appends):
+    shop.query_options += ["late.data"]
+    plan = view(f"SELECT _window_start, count(*) AS n FROM orders WINDOW TUMBLING(ts, 5m){rest}")
+    assert plan.only_appends is appends
