@@ -15,12 +15,14 @@ from velostream.sql.delta_joins import plan_driven
 from velostream.sql.delta_partitions import plan_partitioned
 from velostream.sql.delta_parts import resolved_part, schema_of_part
 from velostream.sql.delta_pieces import Piece
+from velostream.sql.delta_places import has_one_row
 from velostream.sql.delta_steps import NotDelta, is_linear, step_of
 from velostream.sql.delta_top import cut_top
 from velostream.sql.functions import is_time_function
 from velostream.sql.keys import key_of_result
 from velostream.sql.plan import DeltaPlan, GroupedPlan, Input, QueryPlan, Relation, RelationKind, Step, Strategy
 from velostream.sql.resolve import Resolution
+from velostream.sql.shape import outermost_select
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,9 @@ def _part(piece: Piece, known: Mapping[str, Input]) -> Input:
     if choice.plan is None:
         raise NotDelta(choice.reason)
     plan = QueryPlan(Strategy.DELTA, choice.reason, choice.inputs, choice.sql, delta=choice.plan, key=key)
-    few = choice.plan.unique == ()
-    relation = Relation(piece.name, RelationKind.TABLE, schema, reason="a part of the query itself", one_row=few)
+    select = outermost_select(resolution.tree)
+    single = select is not None and has_one_row(select)
+    relation = Relation(piece.name, RelationKind.TABLE, schema, reason="a part of the query itself", one_row=single)
     return Input(piece.name, relation, part=plan)
 
 

@@ -142,13 +142,14 @@ def _rows(tree: exp.Expr, resolution: Resolution, *, whatever: bool = False) -> 
         return None
     if not (is_aggregated(select) or select.args.get("distinct") or next(window_functions(select), None)):
         return None
-    columns = _Columns(select, scope)
-    items: list[exp.Expr] = []
+    outputs: list[tuple[str, exp.Expr]] = []
     for item in select.expressions:
         found = _expanded(item, select, resolution) if item.is_star else [(output_name(item), bare_item(item))]
         if found is None or isinstance(item, exp.Aliases):
             return None
-        items += [alias(columns.over(expression), name) for name, expression in found]
+        outputs += found
+    columns = _Columns(select, scope, outputs=[name for name, _ in outputs])
+    items = [alias(columns.over(expression), name) for name, expression in outputs]
     rest = {
         clause: [columns.over(part) for part in value] if isinstance(value, list) else columns.over(value)
         for clause, value in select.args.items()
@@ -169,14 +170,14 @@ def _rows(tree: exp.Expr, resolution: Resolution, *, whatever: bool = False) -> 
 class _Columns:
     """The columns that the clauses of a SELECT read of its FROM, each under a name of its own."""
 
-    def __init__(self, select: exp.Select, scope: int) -> None:
+    def __init__(self, select: exp.Select, scope: int, *, outputs: Sequence[str]) -> None:
         self._scope = scope
         self.known = next(nested_queries(_without_reading(select)), None) is None
         """Whether all that is read can be named."""
         self.read: dict[tuple[str, str], tuple[str, exp.Expr]] = {}
-        labels = {str(item.alias).lower() for item in select.expressions if isinstance(item, exp.Alias)}
         self._prefix = "c"
-        while any(label.startswith(self._prefix) for label in labels):
+        while any(name.lower().startswith(self._prefix) for name in outputs):
+            # HAVING and ORDER BY would take the name for that of the output.
             self._prefix += "_"
 
     def over(self, node: object) -> exp.Expr:

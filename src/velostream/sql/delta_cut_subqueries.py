@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from velostream.sql.delta_pieces import VALUE, Cut, Pieces, from_piece, is_piece, value_of
-from velostream.sql.delta_places import Places, is_one_row
+from velostream.sql.delta_places import Places, has_one_row, is_one_row
 from velostream.sql.functions import is_aggregate_call
 from velostream.sql.grouping import bare_item
 from velostream.sql.naming import alias, identifier, plain_column
@@ -32,7 +32,7 @@ def cut_scalars(tree: exp.Expr, resolution: Resolution) -> Cut | None:
             counted.set("expressions", [alias(exp.GT(this=_count(), expression=exp.Literal.number(0)), VALUE)])
             if _is_plain(inner):
                 nested.parent.replace(value_of(pieces.add(counted)))
-        elif _is_scalar(nested) and _has_one_row(inner):
+        elif _is_scalar(nested) and _has_one_value(inner):
             results = _Results(bare_item(inner.expressions[0]))
             inner.set("expressions", results.items)
             inner.set("order", None)
@@ -99,7 +99,7 @@ def cut_lookups(tree: exp.Expr, resolution: Resolution) -> Cut | None:
         inner = nested.this if isinstance(nested, exp.Subquery) else nested
         if not isinstance(inner, exp.Select) or any(is_piece(item, resolution) for item in from_items(inner)):
             continue
-        if _is_scalar(nested) and _has_one_row(inner) and not _is_alone(inner):
+        if _is_scalar(nested) and _has_one_value(inner) and not _is_alone(inner):
             found = _looked_up(inner, pieces)
             if found is not None:
                 nested.replace(exp.Subquery(this=found))
@@ -284,10 +284,9 @@ def _is_scalar(nested: exp.Query) -> bool:
     return isinstance(nested, exp.Subquery) and not isinstance(nested.parent, exp.In | exp.Exists | exp.Any | exp.All)
 
 
-def _has_one_row(select: exp.Select) -> bool:
+def _has_one_value(select: exp.Select) -> bool:
     """Whether a SELECT gives one row and one column whatever it reads."""
-    cut = any(map(select.args.get, ("group", "having", "limit", "offset", "distinct", "qualify")))
-    return is_aggregated(select) and not cut and len(select.expressions) == 1
+    return has_one_row(select) and len(select.expressions) == 1
 
 
 def _count() -> exp.Count:

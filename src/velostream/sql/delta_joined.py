@@ -115,8 +115,10 @@ class _Joiner:
         others = [clause for clause, part in select.args.items() if part and clause not in ("expressions", "from_")]
         if place.constant and place.filters and not others:
             return _Scalar(place, value)
-        largest = list(value.find_all(exp.Max))
-        if not place.single or others != ["where"] or len(largest) < len(list(value.find_all(exp.Column))):
+        columns = list(value.find_all(exp.Column))
+        if not place.single or others != ["where"] or not all(isinstance(c.parent, exp.Max) for c in columns):
+            return None
+        if not columns or len(columns) != len(list(value.find_all(exp.Max))):
             return None
         return _Scalar(place, value.transform(lambda node: node.this if isinstance(node, exp.Max) else node))
 
@@ -207,7 +209,7 @@ class _Joiner:
         place = self._place(item, self.places.frame(select).scope)
         where = select.args.get("where")
         conditions = conjuncts(where.this) if where is not None else []
-        outside = [known for known in self.places.all() if known is not place]
+        outside = [known for known in self.places.all() if known is not place and not known.filters]
         equal = self._pairs(conditions, outside, place)
         found = equal.pairs
         if member is not None:

@@ -14,7 +14,7 @@ from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.plan import Reader
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Frame, input_of, origin_of, scope_of
-from velostream.sql.shape import from_items, reads_input
+from velostream.sql.shape import from_items, is_aggregated, reads_input
 
 
 @dataclass
@@ -99,6 +99,12 @@ class Places:
 
 def _same(pair: tuple[tuple[Place, str], tuple[Place, str]]) -> frozenset[tuple[int, str]]:
     return frozenset((id(place), column.lower()) for place, column in pair)
+
+
+def has_one_row(select: exp.Select) -> bool:
+    """Whether a SELECT gives exactly one row whatever it reads."""
+    cut = ("group", "having", "limit", "offset", "distinct", "qualify")
+    return is_aggregated(select) and not any(map(select.args.get, cut))
 
 
 def is_one_row(select: exp.Select, resolution: Resolution) -> bool:

@@ -97,6 +97,23 @@ def test_a_part_is_read_once_however_often_it_is_named(view):
     assert [entry.part for entry in constant.part.inputs] == [relation.part]
 
 
+@pytest.mark.parametrize(
+    ("query", "joined"),
+    [
+        ("SELECT shop, (SELECT MAX(price) FROM prices p WHERE p.sku = s.sku) AS p FROM stock s", True),
+        ("SELECT shop, (SELECT COALESCE(MAX(price), 0) FROM prices p WHERE p.sku = s.sku) AS p FROM stock s", True),
+        ("SELECT shop, (SELECT MAX(1) FROM prices p WHERE p.sku = s.sku) AS p FROM stock s", True),
+        ("SELECT shop, (SELECT COUNT(price) FROM prices p WHERE p.sku = s.sku) AS p FROM stock s", False),
+        ("SELECT sku FROM prices p WHERE EXISTS (SELECT 1 FROM stock s WHERE s.sku = p.sku AND s.n > p.price)", True),
+        ("SELECT sku FROM prices p WHERE price > 1 OR EXISTS (SELECT 1 FROM stock s WHERE s.sku = p.sku)", False),
+        ("SELECT p.sku, initcap(s.sku) AS x FROM prices p JOIN stock s ON s.sku = p.sku", False),
+    ],
+)
+def test_what_is_joined_without_spark(view, query, joined):
+    """A value of no row is NULL, not what its expression gives of NULLs of that row, unless these are all it reads."""
+    assert (view(query).delta.driven.joined is not None) == joined
+
+
 def test_not_in_columns_that_are_never_null_asks_for_no_null(view, shop):
     """B34: where neither side can be NULL, NOT IN is NOT EXISTS."""
     key = Schema((Column("k", pa.int32(), nullable=False),), ("k",))
