@@ -93,11 +93,15 @@ def test_a_topic_that_is_not_there_yet(broker, connection, eventually):  # B5, B
     connection.execute(f"CREATE TABLE patient AS SELECT id {waiting} 'topic.wait.timeout' = '60s')")
     eventually(lambda: connection.status("impatient").state is State.FAILED, what="the end of patience")
     assert "times within" in str(connection.status("impatient").error)
+    counters = connection.status("impatient").counters
+    assert counters["source looked for: missing"] > 1
+    assert counters["source given up"] == 1
     assert connection.status("patient").state is State.WAITING
     broker.create_topic(missing.rpartition("/")[2])
     send(missing, [(None, '{"id": 7}')])
     eventually(lambda: connection.status("patient").state is State.READY, what="the topic's notice")
     assert rows(connection, "SELECT id FROM patient") == [(7,)]
+    assert connection.status("patient").counters["source found"] == 1
 
 
 def test_rows_go_from_topic_to_topic(broker, connection, eventually):
