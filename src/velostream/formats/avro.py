@@ -19,6 +19,7 @@ from velostream.errors import Category, SourceError, StoreError
 from velostream.formats.avro_types import AvroSchema, columns_of, schema_of
 from velostream.formats.base import Decoded, RecordFormat, Reject, Rejected, WholeFormat
 from velostream.formats.json import plain_records
+from velostream.formats.opening import open_file, unreadable
 from velostream.formats.schema_registry import RegisteredSchema, SchemaRegistry, registry_at
 from velostream.formats.wire import HEADER_LENGTH, header, schema_id
 from velostream.model.rows import json_text, records_to_arrow
@@ -151,39 +152,36 @@ class AvroFileFormat(WholeFormat):
     def infer(self, paths: Sequence[Path]) -> Schema | None:
         columns: dict[str, Any] = {}
         for path in paths:
-            with path.open("rb") as file:
+            with open_file(str(path), buffered=True) as file:
                 for column in columns_of(_reader(file, path).writer_schema).columns:
                     columns.setdefault(column.name.lower(), column)
         return Schema(tuple(columns.values())) if columns else None
 
     def units(self, path: Path) -> Sequence[int]:
         units: list[int] = []
-        with path.open("rb") as file:
-            for block in _blocks(file, path):
-                if units and units[-1] < _ROWS_PER_UNIT:
-                    units[-1] += block.num_records
-                else:
-                    units.append(block.num_records)
+        with open_file(str(path), buffered=True) as file:
+            for unit, block in _blocks_by_unit(file, path):
+                units += [0] * (unit + 1 - len(units))
+                units[unit] += block.num_records
         return units
 
     def decode(self, path: Path, start: int, end: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
-        first = sum(self.units(path)[:start])
-        upto = sum(self.units(path)[:end])
         number = 0
         gathered: list[dict[str, Any]] = []
-        with path.open("rb") as file:
+        with open_file(str(path), buffered=True) as file:
             self.check_fields(path, columns_of(_reader(file, path).writer_schema).names, schema)
             file.seek(0)
-            for block in _blocks(file, path):
-                if first <= number < upto:
-                    gathered += map(_as_row, block)
+            for unit, block in _blocks_by_unit(file, path):
+                if unit >= end:
+                    break
                 number += block.num_records
-                while len(gathered) >= _ROWS_PER_TABLE or (gathered and number >= upto):
-                    before = min(number, upto) - len(gathered)
-                    yield self._table(gathered[:_ROWS_PER_TABLE], before, schema, reject)
+                if unit >= start:
+                    gathered += map(_as_row, block)
+                while len(gathered) >= _ROWS_PER_TABLE:
+                    yield self._table(gathered[:_ROWS_PER_TABLE], number - len(gathered), schema, reject)
                     del gathered[:_ROWS_PER_TABLE]
-                if number >= upto:
-                    return
+        if gathered:
+            yield self._table(gathered, number - len(gathered), schema, reject)
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         out = io.BytesIO()
@@ -228,7 +226,17 @@ def _reader(file: BinaryIO, path: Path) -> Any:
     try:
         return _fastavro().block_reader(file)
     except (ValueError, EOFError, OSError, KeyError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error, what="Avro") from error
+
+
+def _blocks_by_unit(file: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:
+    """The blocks of a file, each with the number of the unit it belongs to."""
+    unit = rows = 0
+    for block in _blocks(file, path):
+        if rows >= _ROWS_PER_UNIT:
+            unit, rows = unit + 1, 0
+        rows += block.num_records
+        yield unit, block
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[Any]:
@@ -240,17 +248,7 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[Any]:
         except StopIteration:
             return
         except (ValueError, EOFError, OSError, IndexError) as error:
-            raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> SourceError:
-    return SourceError(
-        f'file "{path}" is not a readable Avro file',
-        detail=str(error) or type(error).__name__,
-        hint="WITH ('format' = 'csv') or 'json' if it is that",
-        code="unreadable-file",
-        category=Category.DATA,
-    )
+            raise unreadable(path, error, what="Avro") from error
 
 
 def _no_subject() -> SourceError:

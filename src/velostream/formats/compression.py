@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from velostream.errors import Category, SourceError
+from velostream.formats.opening import open_file
 
 NONE = "none"
 SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -27,16 +28,16 @@ def bare_name(path: str) -> str:
 
 def read_blocks(path: Path, compression: str | None, *, size: int) -> Iterator[bytes]:
     """The content in blocks of about `size` bytes; `SourceError` where it is missing, cut off or damaged."""
+    with open_file(str(path)) as file:
+        raw = pa.PythonFile(file, "r")
+        stream = raw if compression is None else pa.CompressedInputStream(raw, compression)
+        while block := _read(stream, size, path, compression):
+            yield block
+
+
+def _read(stream: pa.NativeFile, size: int, path: Path, compression: str | None) -> bytes:
     try:
-        with pa.OSFile(str(path), "rb") as file:
-            stream = file if compression is None else pa.CompressedInputStream(file, compression)
-            with stream:
-                while block := stream.read(size):
-                    yield block
-    except FileNotFoundError as error:
-        raise SourceError.missing_file(str(path), pattern=False) from error
-    except PermissionError as error:
-        raise SourceError.no_permission(str(path)) from error
+        block: bytes = stream.read(size)
     except (pa.ArrowException, OSError) as error:
         raise SourceError(
             f'file "{path}" can\'t be read' + ("" if compression is None else f" as {compression}"),
@@ -45,6 +46,7 @@ def read_blocks(path: Path, compression: str | None, *, size: int) -> Iterator[b
             code="unreadable-file",
             category=Category.DATA,
         ) from error
+    return block
 
 
 def compressed(data: bytes, compression: str | None) -> bytes:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import orc
 
-from velostream.errors import Category, SourceError
 from velostream.formats.base import Reject, Rejected, WholeFormat
+from velostream.formats.opening import unreadable
 from velostream.model.conform import conform
 from velostream.model.rows import json_text
 from velostream.model.schema import Column, Schema
@@ -36,16 +36,15 @@ class OrcFormat(WholeFormat):
         wanted = {name.lower() for name in schema.names}
         # A stripe without columns has no rows to count.
         columns = [name for name in file.schema.names if name.lower() in wanted] or file.schema.names[:1]
-        number = sum(self.units(path)[:start])
         for stripe in range(start, end):
             rows = pa.Table.from_batches([_stripe(file, path, stripe, columns)])
 
-            def misfit(index: int, reason: str, rows: pa.Table = rows, before: int = number) -> None:
+            def misfit(index: int, reason: str, rows: pa.Table = rows, stripe: int = stripe) -> None:
                 raw = json_text(rows.slice(index, 1).to_pylist()[0])
+                before = sum(self.units(path)[:stripe])
                 reject(Rejected(before + index + 1, raw, reason))
 
             yield conform(rows, schema, misfit, times=self.settings.times)
-            number += rows.num_rows
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         out = io.BytesIO()
@@ -57,21 +56,11 @@ def _open(path: Path) -> orc.ORCFile:
     try:
         return orc.ORCFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error, what="ORC") from error
 
 
 def _stripe(file: orc.ORCFile, path: Path, number: int, columns: list[str]) -> pa.RecordBatch:
     try:
         return file.read_stripe(number, columns=columns)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> SourceError:
-    return SourceError(
-        f'file "{path}" is not a readable ORC file',
-        detail=str(error),
-        hint="WITH ('format' = 'csv') or 'json' if it is that",
-        code="unreadable-file",
-        category=Category.DATA,
-    )
+        raise unreadable(path, error, what="ORC") from error

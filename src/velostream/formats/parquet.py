@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from velostream.errors import Category, SourceError
 from velostream.formats.base import Reject, Rejected, WholeFormat
+from velostream.formats.opening import unreadable
 from velostream.model.conform import conform
 from velostream.model.rows import json_text
 from velostream.model.schema import Column, Schema
@@ -64,21 +64,11 @@ def _open(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error, what="Parquet") from error
 
 
 def _row_group(file: pq.ParquetFile, path: Path, group: int, columns: list[str]) -> pa.Table:
     try:
         return file.read_row_group(group, columns=columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> SourceError:
-    return SourceError(
-        f'file "{path}" is not a readable Parquet file',
-        detail=str(error),
-        hint="WITH ('format' = 'csv') or 'json' if it is that",
-        code="unreadable-file",
-        category=Category.DATA,
-    )
+        raise unreadable(path, error, what="Parquet") from error

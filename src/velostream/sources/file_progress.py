@@ -13,9 +13,10 @@ from pathlib import Path
 
 from velostream.errors import SourceError
 from velostream.formats.base import WholeFormat
+from velostream.formats.opening import open_file
 from velostream.sources.file_formats import FileFormats
 from velostream.sources.file_listing import Listing
-from velostream.sources.file_state import FileIdentity, FileState, covers_all, fingerprint, open_file
+from velostream.sources.file_state import FileIdentity, FileState, covers_all, fingerprint
 
 States = Mapping[str, FileState]
 _REMEMBERED_POSITIONS = 16

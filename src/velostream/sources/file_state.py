@@ -80,18 +80,6 @@ class FileState:
         return self.generation, self.read
 
 
-def open_file(path: str) -> BinaryIO:
-    """Open for reading; `SourceError` with its category when that fails."""
-    try:
-        return Path(path).open("rb", buffering=0)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError.missing_file(path, pattern=False) from error
-    except PermissionError as error:
-        raise SourceError.no_permission(path) from error
-    except OSError as error:
-        raise SourceError(f'file "{path}" can\'t be read', detail=str(error), code="unreadable-file") from error
-
-
 def fingerprint(file: BinaryIO, length: int) -> str:
     """A digest of the first `length` bytes: all of them up to 1 MiB, the beginning and the end of longer ones."""
     digest = hashlib.blake2b(digest_size=12)

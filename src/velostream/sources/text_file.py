@@ -11,7 +11,8 @@ from typing import Self
 from velostream.errors import Category, SourceError
 from velostream.formats.base import LineFormat, Preamble
 from velostream.formats.lines import find_records
-from velostream.sources.file_state import fingerprint, open_file
+from velostream.formats.opening import open_file
+from velostream.sources.file_state import fingerprint
 
 _HEAD_BYTES = 1 << 16
 _FIRST_BLOCK = 1 << 18

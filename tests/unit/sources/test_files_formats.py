@@ -13,6 +13,7 @@ from velostream.formats import whole_text
 from velostream.formats.base import FormatSettings
 from velostream.formats.compression import compressed
 from velostream.formats.json import JsonDocumentFormat
+from velostream.formats.registry import make_format
 from velostream.sources.base import SourceSpec
 from velostream.sources.files import FileSource
 
@@ -174,3 +175,19 @@ def test_a_column_may_first_appear_in_any_file(tmp_path):  # B10
     for number in range(12):
         (tmp_path / f"{number:02}.csv").write_text("id\n1\n" if number < 11 else "id,late\n1,x\n")
     assert source_of(tmp_path).schema().names == ("id", "late")
+
+
+@pytest.mark.parametrize("name", ["csv", "csv.gz", "json", "avro", "orc", "parquet"])
+def test_a_file_that_went_away_is_missing_and_no_bad_record(tmp_path, name):
+    path = tmp_path / f"rows.{name}"
+    source = source_of(tmp_path)
+    plain = name.removesuffix(".gz")
+    data = make_format("json_array" if plain == "json" else plain, FormatSettings()).encode(pa.table({"id": [1]}))
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    schema = source.schema()
+    start = source.initial_offset()
+    parts = source.partitions(start, source.latest_offset(start))
+    path.unlink()
+    with pytest.raises(SourceError) as caught:
+        list(pickle.loads(pickle.dumps(source)).read(parts[0], schema, pytest.fail))
+    assert caught.value.category is Category.MISSING
