@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from velostream.engine.catalog import CHANGERS
 from velostream.engine.changing import query_sql
 from velostream.engine.definitions import canonical
-from velostream.engine.session import Session
+from velostream.engine.session import Session, passwords_masked
 from velostream.errors import StateError
 from velostream.model.change import Epoch
 from velostream.sql.parse import parse_script
@@ -48,6 +48,10 @@ class ScriptRunner:
         Statements equal to the catalog's are left as they are, and so is what the script itself changed; a CREATE that
         has become another one is an error.
         """
+        with passwords_masked():
+            return self._run_all(text)
+
+    def _run_all(self, text: str) -> list[Result]:
         results: list[Result] = []
         seen: Counter[str] = Counter()
         for block in _blocks(parse_script(text)):

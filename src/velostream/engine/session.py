@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from velostream.engine.result import Result
-from velostream.errors import ValidationError
+from velostream.errors import SqlError, ValidationError
 from velostream.model.change import Epoch
+from velostream.model.confidential import masked
 from velostream.sql.parse import parse_script, parse_statement
 from velostream.sql.statements import Statement, Transaction, TransactionAction
 
@@ -37,14 +39,14 @@ class Session:
 
     def execute_text(self, sql: str, parameters: Parameters = None) -> Result:
         """Execute one statement, such that `Connection.interrupt` cancels it."""
-        with self._executor.interruptible():
+        with self._executor.interruptible(), passwords_masked():
             return self.execute(parse_statement(sql), parameters)
 
     def execute_script(self, text: str) -> list[Result]:
         """Execute statements one after another; the first error ends it, and the transaction it stands in."""
         own = self.transaction is None
         try:
-            with self._executor.interruptible():
+            with self._executor.interruptible(), passwords_masked():
                 results = [self.execute(statement) for statement in parse_script(text)]
         except BaseException:
             if own:
@@ -150,3 +152,14 @@ class TransactionHandle:
 
     def __repr__(self) -> str:
         return f"<transaction {'open' if self.is_open else 'ended'}>"
+
+
+@contextmanager
+def passwords_masked() -> Iterator[None]:
+    """Within, errors in statements show their places without the passwords around them."""
+    try:
+        yield
+    except SqlError as error:
+        for problem in error.problems:
+            problem.text = None if problem.text is None else masked(problem.text)
+        raise

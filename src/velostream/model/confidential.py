@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _CONFIDENTIAL = r"[\w.\-]*(?:password|secret|token|signature|\.key|_key)[\w.\-]*"
 """Names of options and URI parameters whose values are nobody's business."""
@@ -30,35 +31,53 @@ def is_confidential(name: str) -> bool:
 def concealed(name: str, value: str) -> str:
     """The value of an option as anyone may see it. `${VAR}` stays."""
     if is_confidential(name):
-        return _without(value)
-    return _address(value)
+        return _without(value, _dots)
+    return _address(value, _dots)
 
 
 def shown_address(uri: str) -> str:
     """An address without the passwords that stand in it. `${VAR}` stays."""
-    return _address(uri)
+    return _address(uri, _dots)
 
 
 def public(sql: str) -> str:
     """A statement without the passwords that stand in it. `${VAR}` stays."""
-    without = _OPTION.sub(lambda found: f"{found[1]}'{_without(found[2][1:-1])}'", sql)
-    return _ADDRESS.sub(_public_address, without)
+    return _statement(sql, _dots)
 
 
-def _public_address(found: re.Match[str]) -> str:
-    text = found[0]
-    return _address(text) if text.startswith("://") else text[0] + _address(text[1:-1]) + text[-1]
+def masked(sql: str) -> str:
+    """A statement with its passwords made unreadable and every other character where it was, for errors with places."""
+    return _statement(sql, _mask)
 
 
-def _address(text: str) -> str:
-    text = _USER_AND_PASSWORD.sub(_without_password, text)
-    return _PARAMETER.sub(lambda found: found[1] + _without(found[2]), text)
+_Hide = Callable[[str], str]
 
 
-def _without_password(found: re.Match[str]) -> str:
-    before, password, after = found.groups()
-    return f"{before}{_without(password)}@{_HIDDEN if _OPEN_PARAMETER.search(password) else after}"
+def _dots(_: str) -> str:
+    return _HIDDEN
 
 
-def _without(value: str) -> str:
-    return value if not value or _REFERENCES.fullmatch(value) else _HIDDEN
+def _mask(text: str) -> str:
+    return "*" * len(text)
+
+
+def _statement(sql: str, hide: _Hide) -> str:
+    without = _OPTION.sub(lambda found: f"{found[1]}'{_without(found[2][1:-1], hide)}'", sql)
+    return _ADDRESS.sub(lambda found: _quoted_address(found[0], hide), without)
+
+
+def _quoted_address(text: str, hide: _Hide) -> str:
+    return _address(text, hide) if text.startswith("://") else text[0] + _address(text[1:-1], hide) + text[-1]
+
+
+def _address(text: str, hide: _Hide) -> str:
+    def without_password(found: re.Match[str]) -> str:
+        before, password, after = found.groups()
+        return f"{before}{_without(password, hide)}@{hide(after) if _OPEN_PARAMETER.search(password) else after}"
+
+    text = _USER_AND_PASSWORD.sub(without_password, text)
+    return _PARAMETER.sub(lambda found: found[1] + _without(found[2], hide), text)
+
+
+def _without(value: str, hide: _Hide) -> str:
+    return value if not value or _REFERENCES.fullmatch(value) else hide(value)

@@ -1,0 +1,117 @@
+"""PostgreSQL in SQL: views over captured tables, a server away and back, rows written to it, what must not show."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+import velostream
+from velostream.testing.services.postgres import PostgresService
+
+PASSWORD = "s3cr3t-p4ss"
+
+
+@pytest.fixture(scope="module")
+def connection():
+    with velostream.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def url():
+    return PostgresService.shared().new_database()
+
+
+def run(url, *statements):
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            answer = connection.execute(statement)
+    return answer.fetchall() if answer.description else []
+
+
+def test_a_view_follows_a_captured_table_until_it_is_dropped(connection, url):  # B37, B43
+    run(url, "CREATE TABLE orders (id int PRIMARY KEY, customer text, amount numeric(10,2))")
+    run(url, "INSERT INTO orders SELECT i, 'c' || i % 2, i / 4.0 FROM generate_series(1, 25) i")
+    connection.execute(
+        f"CREATE TABLE spent AS SELECT customer, COUNT(*) AS n, SUM(amount) AS total FROM '{url}' o "
+        "WITH ('table' = 'orders', 'cdc' = 'true') GROUP BY customer"
+    )
+    connection.wait("spent", timeout=60)
+    run(url, "INSERT INTO orders SELECT i, 'c1', 1 FROM generate_series(26, 35) i", "DELETE FROM orders WHERE id = 1")
+    run(url, "UPDATE orders SET customer = 'c2', amount = 0.10 WHERE id = 2")
+    connection.drain("spent", timeout=60)
+    assert sorted(connection.execute("SELECT customer, n, total FROM spent").fetchall()) == [
+        ("c0", 11, Decimal("38.50")),
+        ("c1", 22, Decimal("52.00")),
+        ("c2", 1, Decimal("0.10")),
+    ]
+    assert len(run(url, "SELECT * FROM pg_publication")) == 1
+    connection.execute("DROP TABLE spent")
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert (run(url, slots), run(url, "SELECT * FROM pg_publication")) == ([], [])
+
+
+def test_rows_of_a_stream_go_into_a_table_by_their_keys(connection, url):
+    feed = connection.memory("arrivals")
+    feed.append([{"id": 1, "name": "one"}, {"id": 2, "name": "two"}])
+    connection.execute(f"INSERT INTO '{url}?table=arrived&key=id' SELECT id, name FROM memory://arrivals")
+    feed.append([{"id": 2, "name": "zwei"}])
+    rows = "SELECT id, name FROM arrived ORDER BY id"
+    deadline = time.monotonic() + 60
+    while run(url, rows) != [(1, "one"), (2, "zwei")]:
+        assert time.monotonic() < deadline, run(url, rows)
+        time.sleep(0.05)
+
+
+def test_a_server_that_is_away_degrades_what_reads_it_and_nothing_else(connection):  # B56
+    with PostgresService() as server:
+        run(server.url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        connection.execute(f"CREATE TABLE seen AS SELECT id FROM '{server.url}?table=t&poll.interval=100ms'")
+        connection.execute("CREATE TABLE apart (id INT)")
+        connection.wait("seen", timeout=60)
+        deadline = time.monotonic() + 60
+        with server.stopped():
+            while connection.status("seen").state != "degraded":
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert connection.execute("SELECT id FROM seen").fetchall() == [(1,)]
+            assert connection.status("apart").state == "ready"
+        run(server.url, "INSERT INTO t VALUES (2)")
+        while len(connection.table("seen")) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert connection.status("seen").state == "ready"
+        connection.execute("DROP TABLE seen")
+
+
+def test_a_password_is_in_one_file_only(url, tmp_path):
+    run(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    host = url.partition("@")[2]
+    address = f"postgres://postgres:{PASSWORD}@{host}?table=t&poll.interval=1s"
+    with velostream.connect(tmp_path / "state") as connection:
+        connection.execute(f"CREATE TABLE kept AS SELECT id FROM '{address}'")
+        connection.wait("kept", timeout=60)
+        shown = [
+            *connection.execute("SHOW QUERIES").fetchall(),
+            *connection.execute("SHOW STATUS").fetchall(),
+            *connection.execute("SHOW PROPERTIES kept").fetchall(),
+        ]
+        assert PASSWORD not in str(shown)
+        with pytest.raises(velostream.errors.VelostreamError) as missing:
+            connection.execute(f"CREATE TABLE nope AS SELECT id FROM '{address}x'".replace("table=t", "table=nowhere"))
+        assert PASSWORD not in str(missing.value)
+    holders = [path.name for path in (tmp_path / "state").rglob("*") if path.is_file() and holds(path)]
+    assert holders == ["statements.private"]
+    assert (tmp_path / "state" / "statements.private").stat().st_mode & 0o077 == 0
+    with velostream.connect(tmp_path / "state") as connection:
+        run(url, "INSERT INTO t VALUES (3)")
+        connection.wait("kept", timeout=60)
+        connection.drain("kept", timeout=60)
+        assert sorted(connection.execute("SELECT id FROM kept").fetchall()) == [(1,), (2,), (3,)]
+
+
+def holds(path):
+    return PASSWORD.encode() in path.read_bytes()
