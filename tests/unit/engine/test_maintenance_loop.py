@@ -41,18 +41,18 @@ def test_a_view_whose_inputs_cannot_be_looked_at_is_tried_again_after_a_while(co
     runner = ViewRunner(
         context, view, inputs=inputs, maintenance=Copying(table), loop=loop, gate=Gate([], GatePolicy())
     )
-    loop._wave([runner])
+    loop._wave([[runner]])
     assert (runner.board.state, table.snapshot().count()) == (State.READY, 1)
 
     runner.inputs["t"] = replace(there, id="nowhere")
     for _ in range(3):
-        loop._wave([runner])
+        loop._wave([[runner]])
     assert (runner.board.state, runner.board.status.attempts) == (State.DEGRADED, 1)
     assert runner.board.status.next_retry_at is not None
 
     runner.inputs["t"] = there
     deadline = time.monotonic() + 30
     while runner.board.state is not State.READY and time.monotonic() < deadline:
-        loop._wave([runner])
+        loop._wave([[runner]])
     assert (runner.board.state, runner.board.status.attempts) == (State.READY, 0)
     loop.close()

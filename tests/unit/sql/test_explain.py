@@ -63,7 +63,7 @@ def test_an_aggregate_shows_groups_state_and_what_is_on_top(explained):
     assert rows["groups"] == "one per (g0)"
     assert rows["on top"].endswith('a view over the groups and table "users"')
     assert rows["key"] == "user_id"
-    assert rows["state"] == "the groups, in Spark's state store"
+    assert rows["state"].startswith("the groups, in Spark's state store: ")
     assert rows["sql of feed"] == "SELECT user_id AS c0 FROM in_0 AS orders"
     assert rows["sql over feed"] == "SELECT c0 AS g0, COUNT(*) AS a0 FROM feed GROUP BY c0"
     assert "FROM groups" in rows["sql over groups"]
