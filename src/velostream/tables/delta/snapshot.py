@@ -17,8 +17,8 @@ from velostream.tables.memory.keys import key_values
 from velostream.tables.reads import StoreSnapshot
 from velostream.tables.remainder import Remainder
 
-_FEWEST_ROWS_APART = 50_000
-"""Fewer are read sooner than workers have begun to."""
+_FEWEST_ROWS_APART = 1_000_000
+"""Fewer come sooner through the driver, which has room for them."""
 _ROWS_PER_BATCH = 65_536
 
 
