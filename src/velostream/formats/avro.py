@@ -20,7 +20,7 @@ from velostream.formats.avro_types import AvroSchema, columns_of, schema_of
 from velostream.formats.base import Decoded, RecordFormat, Reject, Rejected, WholeFormat
 from velostream.formats.json import plain_records
 from velostream.formats.opening import open_file, unreadable
-from velostream.formats.schema_registry import RegisteredSchema, SchemaRegistry, registry_at
+from velostream.formats.schema_registry import RegisteredSchema, SchemaRegistry, concerns_one_record, registry_at
 from velostream.formats.wire import HEADER_LENGTH, header, schema_id
 from velostream.model.rows import json_text, records_to_arrow
 from velostream.model.schema import Schema
@@ -46,7 +46,13 @@ class AvroRecords(RecordFormat):
         columns: dict[str, Any] = {}
         numbers = {schema_id(record) for record in records.drop_null().to_pylist()} - {None}
         for number in sorted(filter(None, numbers)):
-            columns |= {column.name: column for column in columns_of(_parsed(registry.schema(number).text)).columns}
+            try:
+                schema = _parsed(registry.schema(number).text)
+            except SourceError as error:
+                if not concerns_one_record(error):
+                    raise
+                continue
+            columns |= {column.name: column for column in columns_of(schema).columns}
         if not columns:
             return self._columns_of_subject(registry)
         return Schema(tuple(columns.values()))
@@ -61,7 +67,7 @@ class AvroRecords(RecordFormat):
                 values.append(_as_row(self._read(record)))
                 places.append(index)
             except SourceError as error:
-                if error.code != "unknown-schema":
+                if self.settings.registry is None or not concerns_one_record(error):
                     raise
                 reject(Rejected(index, record, error.message))
             except Exception as error:  # noqa: BLE001 - fastavro raises whatever arbitrary bytes lead to

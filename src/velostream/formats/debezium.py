@@ -33,7 +33,7 @@ _UNCHANGED = "__debezium_unavailable_value"
 """Stands for a large value that an update left as it was and PostgreSQL therefore did not log."""
 _SILENT = ("m",)
 """Messages written to the log by hand, which are no rows."""
-_FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+_FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 """What an event that isn't what its schema says leads to."""
 _SIGN = Column(CHANGE, pa.int8())
 
@@ -113,7 +113,7 @@ class DebeziumRecords(RecordFormat):
         for key in keys.drop_null().to_pylist():
             try:
                 found = parse_json(key)
-            except ValueError:
+            except _FAULTS:
                 continue
             payload = found.get("payload", found) if isinstance(found, dict) else None
             if isinstance(payload, dict):

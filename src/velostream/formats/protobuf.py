@@ -16,7 +16,7 @@ from velostream.formats.base import Decoded, RecordFormat, Reject, Rejected
 from velostream.formats.json import plain_records
 from velostream.formats.protobuf_schema import main_file, message_at, message_class, message_of, parse_message, place_of
 from velostream.formats.protobuf_types import columns_of, fill, read_columns
-from velostream.formats.schema_registry import RegisteredSchema, SchemaRegistry, registry_at
+from velostream.formats.schema_registry import RegisteredSchema, SchemaRegistry, concerns_one_record, registry_at
 from velostream.formats.wire import header, message_path, path_bytes, schema_id
 from velostream.model.rows import columns_to_arrow
 from velostream.model.schema import Schema
@@ -33,9 +33,16 @@ class ProtobufRecords(RecordFormat):
     def infer(self, records: pa.Array) -> Schema | None:
         if self._given is not None:
             return columns_of(self._given)
-        columns: dict[str, Any] = {}
-        for message in {self._registered(record)[0] for record in records.drop_null().to_pylist() if schema_id(record)}:
-            columns |= {column.name: column for column in columns_of(message).columns}
+        messages: dict[Descriptor, None] = {}
+        for record in records.drop_null().to_pylist():
+            try:
+                messages[self._registered(record)[0]] = None
+            except ValueError:
+                continue
+            except VelostreamError as error:
+                if not concerns_one_record(error):
+                    raise
+        columns = {column.name: column for message in messages for column in columns_of(message).columns}
         return Schema(tuple(columns.values())) if columns else None
 
     def decode(self, records: pa.Array, schema: Schema, reject: Reject) -> Decoded:
@@ -48,7 +55,7 @@ class ProtobufRecords(RecordFormat):
                 message, body = (given, record) if given is not None else self._registered(record)
                 value = parse_message(message, body)
             except VelostreamError as error:
-                if error.code != "unknown-schema":
+                if self.settings.registry is None or not concerns_one_record(error):
                     raise
                 reject(Rejected(index, record, error.message))
             except ValueError as error:

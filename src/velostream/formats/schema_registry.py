@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote
 
-from velostream.errors import Category, SourceError
+from velostream.errors import Category, SourceError, VelostreamError
 from velostream.formats.base import RegistrySettings
 
 _TIMEOUT_SECONDS = 10
@@ -32,6 +32,13 @@ class RegisteredSchema:
     """`AVRO`, `JSON` or `PROTOBUF`."""
     references: tuple[tuple[str, str, int], ...] = ()
     """What it imports: name, subject and version each."""
+
+
+def concerns_one_record(error: VelostreamError) -> bool:
+    """Whether an error in reading a record by its registered schema is the record's fault: the schema it names isn't
+    there, or is none of its format. Everything else is trouble of the registry, and no record's.
+    """
+    return error.code in ("unknown-schema", "unreadable-schema")
 
 
 class SchemaRegistry:

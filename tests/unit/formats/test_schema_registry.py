@@ -83,13 +83,19 @@ def test_records_of_several_schemas_are_read_together(registry):
     assert found.rows.to_pylist() == [{"id": 1, "more": None}, {"id": 2, "more": "x"}, {"id": 3, "more": None}]
 
 
-def test_a_schema_nobody_knows_makes_a_bad_record(registry):
-    made = record_format("avro", FormatSettings(registry=registry))
-    good = made.encode(ROWS).to_pylist()
+@pytest.mark.parametrize("name", ["avro", "protobuf"])
+def test_a_schema_nobody_knows_makes_a_bad_record(registry, name):
+    settings = FormatSettings(registry=registry)
+    writer = replace(settings, protobuf_schema=SchemaText(PROTO), protobuf_message="Outer.Row")
+    good = record_format(name, writer if name == "protobuf" else settings).encode(ROWS).to_pylist()
+    other = SchemaRegistry(registry).register(registry.subject, RegisteredSchema('{"title": "neither"}', "JSON"))
+    records = binary(good[0], header(99_999) + b"\x00", b"no header", header(other) + b"\x00", good[1])
+    made = record_format(name, settings)
+    assert made.infer(records) == COLUMNS
     bad = []
-    found = made.decode(binary(good[0], header(99_999) + b"x", b"no header", good[1]), COLUMNS, bad.append)
-    assert found.records.to_pylist() == [0, 3]
-    assert [rejected.place for rejected in bad] == [1, 2]
+    found = made.decode(records, COLUMNS, bad.append)
+    assert found.records.to_pylist() == [0, 4]
+    assert [rejected.place for rejected in bad] == [1, 2, 3]
     assert "schema 99999 is not in the schema registry" in bad[0].reason
 
 
