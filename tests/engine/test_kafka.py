@@ -69,7 +69,8 @@ def test_a_copied_topic_holds_the_newest_value_of_each_key(broker, connection, m
     connection.execute(f"CREATE TABLE by_key AS SELECT _key PRIMARY KEY, * FROM kafka_topic('{topic}')")
     connection.execute(f"CREATE TABLE events AS SELECT COUNT(*) AS n, MAX(_offset) AS last FROM kafka://{topic}")
     connection.execute(f"CREATE TABLE all_events AS SELECT * FROM {topic} WITH ('changelog' = 'append')")
-    tables = ("copied", "by_key", "events", "all_events")
+    connection.execute(f"CREATE TABLE by_value AS SELECT v PRIMARY KEY FROM {topic} WHERE v > 1")
+    tables = ("copied", "by_key", "events", "all_events", "by_value")
     for table in tables:
         connection.drain(table, timeout=60)
     assert rows(connection, "SELECT v FROM copied") == [(20,), (30,), (30,), (40,)]
@@ -79,6 +80,7 @@ def test_a_copied_topic_holds_the_newest_value_of_each_key(broker, connection, m
         connection.drain(table, timeout=60)
     assert rows(connection, "SELECT v FROM copied") == [(30,), (30,)]
     assert rows(connection, "SELECT * FROM by_key WHERE _key IS NOT NULL") == [("b", -1)]
+    assert rows(connection, "SELECT v FROM by_value") == [(2,), (3,)]
     assert rows(connection, "SELECT n FROM events") == [(6,)]
     assert rows(connection, "SELECT COUNT(*) FROM all_events") == [(6,)]
 

@@ -176,7 +176,8 @@ class Source(ABC):
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         """Decode one part into batches of exactly `schema.arrow` (plus an int8 `_change` column when `emits` is
         upserts or changes without `replaces`; -1 is a tombstone carrying the key columns). Upserts of a source whose
-        schema has no key also have `_origin`, a text by which a row is known; they may have `_unchanged`, too: see
+        schema has no key also have `_origin`, a text by which a row is known; where there is a key they may have it,
+        and a tombstone with it stands for the rows that came with the same one. They may have `_unchanged`, too: see
         `model.change`.
 
         Runs in a worker process. A record that can't be decoded goes to `on_bad` and never stops the others.

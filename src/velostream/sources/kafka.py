@@ -172,7 +172,14 @@ class KafkaSource(Source):
         declared = () if self._declared is None else self._declared.names
         system = [name for name in (*self.system_columns, *declared) if name in OF_MESSAGES]
         emits = self.capabilities.emits
-        decoder = MessageDecoder(self._format, schema, emits, system=system, topic=self._address.topic)
+        decoder = MessageDecoder(
+            self._format,
+            schema,
+            emits,
+            system=system,
+            topic=self._address.topic,
+            by_message=COPIED in self.settings and self._key != ("_key",),
+        )
         payload = partition.payload
         for messages in self._reader.messages(payload["partition"], payload["start"], payload["end"]):
             yield from decoder.decode(messages, on_bad).to_batches()

@@ -39,12 +39,19 @@ _NO_TIMESTAMP = 0
 class MessageDecoder:
     """Decodes messages of one topic into the columns of a schema, followed by what `emits` asks for.
 
-    Upserts come with `_change`, and where the schema has no key with `_origin`: the message's key as text, or its place
-    when it has none, so that a message without a key is a row of its own.
+    Upserts come with `_change`, and where `by_message` with `_origin`: the message's key as text. Of a message without
+    a key that is its place where the schema has no key, so that it is a row of its own, and nothing where it has one.
     """
 
     def __init__(
-        self, format_: RecordFormat, schema: Schema, emits: Emits, *, system: Sequence[str], topic: str
+        self,
+        format_: RecordFormat,
+        schema: Schema,
+        emits: Emits,
+        *,
+        system: Sequence[str],
+        topic: str,
+        by_message: bool = False,
     ) -> None:
         self._format = format_
         self._schema = schema
@@ -55,8 +62,8 @@ class MessageDecoder:
         self._target = schema.arrow
         if emits is not Emits.APPENDS:
             self._target = self._target.append(pa.field(CHANGE, pa.int8()))
-        self._by_origin = emits is Emits.UPSERTS and not schema.key
-        if self._by_origin:
+        self._with_origin = emits is Emits.UPSERTS and (by_message or not schema.key)
+        if self._with_origin:
             self._target = self._target.append(pa.field(ORIGIN, pa.string()))
 
     def decode(self, messages: Sequence[Message], on_bad: OnBad) -> pa.Table:
@@ -74,8 +81,8 @@ class MessageDecoder:
             rows = self._table(columns)
             return rows.filter(pc.greater(columns[CHANGE], 0)) if CHANGE in columns else rows
         columns.setdefault(CHANGE, pa.repeat(pa.scalar(1, pa.int8()), len(records)))
-        if self._by_origin:
-            columns[ORIGIN] = pa.array([_identity(messages[index]) for index in records.tolist()], pa.string())
+        if self._with_origin:
+            columns[ORIGIN] = pa.array([self._identity(messages[index]) for index in records.tolist()], pa.string())
         present = self._table(columns)
         if self._emits is Emits.CHANGES:
             return present
@@ -116,17 +123,27 @@ class MessageDecoder:
             if message.value() is not None:
                 continue
             row: dict[str, Any] = {CHANGE: -1}
+            if self._with_origin:
+                row[ORIGIN] = self._identity(message)
             try:
-                row |= {ORIGIN: _identity(message)} if self._by_origin else self._key_of(message)
+                row |= self._key_of(message) if self._schema.key else {}
             except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
-                reject(index, message.key() or b"", f"a tombstone whose key is not that of a row: {error}")
-                continue
+                if row.get(ORIGIN) is None:
+                    reject(index, message.key() or b"", f"a tombstone whose key is not that of a row: {error}")
+                    continue
             rows.append(row)
             places.append(index)
         # A tombstone has its key only, whatever the schema says of other columns.
         nullable = pa.schema([field.with_nullable(True) for field in self._target])
         found = pa.Table.from_pylist(rows, nullable)
         return pa.Table.from_arrays(found.columns, schema=self._target), np.array(places, np.int64)
+
+    def _identity(self, message: Message) -> str | None:
+        """Whose value the message is: its key's; of one without a key its own, unless its columns say whose."""
+        key = message.key()
+        if key is not None:
+            return f"={_text(key)}"
+        return None if self._schema.key else f"{message.partition()}@{message.offset()}"
 
     def _key_of(self, message: Message) -> dict[str, Any]:
         """The key columns' values that a message's key stands for: the text of one column, or a JSON object."""
@@ -156,12 +173,6 @@ def _value(value: Any, column: Column) -> Any:
         return None
     text = value if isinstance(value, str) else str(value)
     return cast_column(pa.array([text]), column.type)[0].as_py()
-
-
-def _identity(message: Message) -> str:
-    """Whose value the message is: its key's, or its own when it has none."""
-    key = message.key()
-    return f"{message.partition()}@{message.offset()}" if key is None else f"={_text(key)}"
 
 
 def _text(key: bytes | str | None) -> str | None:

@@ -13,7 +13,7 @@ from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.engine.status import State
 from velostream.errors import Category, SourceError
-from velostream.model.change import CHANGE, UNCHANGED
+from velostream.model.change import CHANGE, ORIGIN, UNCHANGED
 from velostream.model.schema import Schema
 from velostream.sources.base import Emits, Partition, Replay, Source, SourceCapabilities, SourceSpec
 from velostream.sources.common import COMMON_OPTIONS
@@ -175,3 +175,29 @@ def test_values_that_a_record_does_not_tell_are_those_of_its_row(connection):
         table.commit(write)
     found = {row["id"]: row["name"] for row in connection.table("folded").scan()}
     assert found == {1: "one", 7: "two", 8: "eight"}
+
+
+def test_a_tombstone_takes_away_the_rows_of_its_origin(connection):  # B43
+    connection.execute(
+        "INSERT INTO folded VALUES (1, 'one', 'a'), (2, 'two', 'b'), (3, 'three', 'c'), (4, 'four', 'd')"
+    )
+    entry = connection._context.catalog.find("folded")
+    table = connection._context.memory_table(entry.id)
+    with_origin = SIGNED.append(pa.field(ORIGIN, pa.string()))
+    writes = FoldWrites(table, SCHEMA)
+    writes.begin(Partition({}))
+    rows = [
+        {"id": None, CHANGE: -1, ORIGIN: "a"},  # known by its origin alone
+        {"id": 2, CHANGE: -1, ORIGIN: "b"},  # by both
+        {"id": 3, CHANGE: -1, ORIGIN: "never seen"},  # by its own key alone
+        {"id": None, CHANGE: -1, ORIGIN: "never seen"},
+        {"id": 5, "name": "five", CHANGE: 1, ORIGIN: "e"},
+        {"id": None, CHANGE: -1, ORIGIN: "e"},  # of an earlier record
+        {"id": 6, "name": "six", CHANGE: 1, ORIGIN: "e"},  # and there again
+        {"id": 7, "name": "seven", CHANGE: 1, ORIGIN: None},
+    ]
+    writes.add(pa.RecordBatch.from_pylist(rows, with_origin))
+    for write in writes.take():
+        table.commit(write)
+    found = {row["id"]: row["name"] for row in connection.table("folded").scan()}
+    assert found == {4: "four", 6: "six", 7: "seven"}

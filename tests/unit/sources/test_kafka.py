@@ -280,6 +280,13 @@ class TestTombstones:  # B43
         assert origins[0] == origins[3]
         assert len(set(origins)) == 3
 
+    def test_a_copied_topic_with_a_key_of_its_own_still_tells_whose_value_a_message_is(self, topic):
+        send(topic, [("k", '{"id": 1}'), (None, '{"id": 2}'), ("k", None), ("1", None), (None, None)])
+        rows, bad = read(source_of(topic, copied="id"))
+        told = [(row["id"], row["_change"], row["_origin"]) for row in rows]
+        assert told == [(1, 1, "=k"), (2, 1, None), (None, -1, "=k"), (1, -1, "=1")]
+        assert len(bad) == 1
+
     def test_a_tombstone_has_no_other_columns_even_where_they_are_not_null(self, topic):
         send(topic, [("1", None)])
         columns = Schema((Column("id", pa.int64(), nullable=False), Column("v", pa.string(), nullable=False)))

@@ -64,6 +64,7 @@ class FoldWrites:
         if run.replaces:
             tagged = _tagged(rows, run.origin)
             return [Write(Mode.REPLACE, tagged, None if run.origin is None else Scope(ORIGIN, run.origin))]
+        origin_of_each = ORIGIN in rows.column_names
         rows = _tagged(rows, run.origin)
         key = self._table.schema.key
         if CHANGE not in rows.column_names:
@@ -72,6 +73,8 @@ class FoldWrites:
             return [Write(Mode.CHANGES, rows)]
         if UNCHANGED in rows.column_names:
             rows = completed(rows, key, self._table)
+        if origin_of_each and ORIGIN not in key:
+            rows = with_keys_of_origins(rows, key, self._table)
         # Whether a record is a new value or one half of a change, the last one of a key says how things stand.
         rows = last_of_each_key(rows, key)
         gone = pc.less(rows[CHANGE], 0)
@@ -84,6 +87,49 @@ def last_of_each_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     numbered = rows.select(list(key)).append_column("_number", pa.array(np.arange(rows.num_rows)))
     last = numbered.group_by(list(key)).aggregate([("_number", "max")])["_number_max"]
     return rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
+
+
+def with_keys_of_origins(rows: pa.Table, key: tuple[str, ...], table: Table) -> pa.Table:
+    """Tombstones that know a row by its origin, with the key that this row has.
+
+    The row is in an earlier record of the range, else in the table; a tombstone of none that has no key of its own says
+    nothing. The key of its own is looked at first: where rows of that key are known to be of that origin it is the one.
+    """
+    gone = pc.and_(pc.less(rows[CHANGE], 0), pc.is_valid(rows[ORIGIN]))
+    if not pc.any(gone).as_py():
+        return rows
+    origins = pc.unique(rows.filter(gone)[ORIGIN])
+    keys: dict[str, dict[tuple[Any, ...], None]] = {}
+    for known in _rows_of_origins(rows.filter(gone), key, table).to_pylist():
+        keys.setdefault(known[ORIGIN], {})[tuple(known[name] for name in key)] = None
+    told: list[dict[str, Any]] = []
+    places: list[int] = []
+    concerned = np.flatnonzero(pc.is_in(rows[ORIGIN], value_set=origins).to_numpy())
+    for place, record in zip(concerned.tolist(), rows.take(concerned).to_pylist(), strict=True):
+        own = tuple(record[name] for name in key)
+        of_origin = keys.setdefault(record[ORIGIN], {})
+        if record[CHANGE] > 0 or None not in own:
+            of_origin[own] = None
+        if record[CHANGE] < 0:
+            told += [{**record, **dict(zip(key, one, strict=True))} for one in of_origin]
+            places += [place] * len(of_origin)
+            of_origin.clear()
+    others = np.flatnonzero(pc.invert(gone).to_numpy())
+    everything = pa.concat_tables([rows.take(others), pa.Table.from_pylist(told, rows.schema)])
+    return everything.take(np.argsort(np.concatenate([others, np.array(places, np.int64)]), kind="stable"))
+
+
+def _rows_of_origins(tombstones: pa.Table, key: tuple[str, ...], table: Table) -> pa.Table:
+    """The rows of the table that have the tombstones' origins: key and origin of each."""
+    snapshot = table.snapshot()
+    columns = [ORIGIN, *key]
+    own = tombstones.select(list(key))
+    by_key = snapshot.lookup(own if len(key) > 1 else own.column(0), columns)
+    same = pc.equal(by_key[ORIGIN], tombstones[ORIGIN].take(by_key["_position"]))
+    by_key = by_key.filter(same).select(columns)
+    left = pc.invert(pc.is_in(tombstones[ORIGIN], value_set=by_key[ORIGIN].combine_chunks()))
+    others = pc.unique(tombstones.filter(left)[ORIGIN])
+    return pa.concat_tables([by_key, snapshot.lookup_by([ORIGIN], others, columns).select(columns)])
 
 
 def completed(rows: pa.Table, key_columns: tuple[str, ...], table: Table) -> pa.Table:
