@@ -100,13 +100,8 @@ class Selection:
             parameters=_parameters(options.text("query.params")),
             where=options.text("where"),
             order_by=options.text("order.by"),
-            limit=_smallest(options.integer("limit"), options.integer("loading.bulk.max_records")),
+            limit=options.integer("limit"),
         )
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether it matters in one piece: which rows there are, or in what order, follows from all of them."""
-        return self.order_by is not None or self.limit is not None
 
     @property
     def shown(self) -> str:
@@ -114,6 +109,11 @@ class Selection:
         if self.query is not None:
             return "query"
         return ".".join(name for name in (self.schema, self.table) if name)
+
+    @property
+    def unlimited(self) -> Selection:
+        """The same rows, all of them, in any order."""
+        return replace(self, order_by=None, limit=None)
 
     def for_query(self, query: str, parameters: Mapping[str, Any]) -> Selection:
         """Another query in the place of all this."""
@@ -363,7 +363,3 @@ def _parameters(text: str | None) -> Sequence[JsonValue] | Mapping[str, JsonValu
     except orjson.JSONDecodeError:
         values = list(names_of(text))
     return values if isinstance(values, list | dict) else [values]
-
-
-def _smallest(*numbers: int | None) -> int | None:
-    return min((number for number in numbers if number is not None), default=None)

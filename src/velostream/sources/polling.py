@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -69,10 +70,12 @@ class Bulk:
 
         They can be read until `close` or the next `begin`.
         """
+        # What replaces all that was there is no load, and is read whole.
+        limit = self._source.selection.limit if replaces else self.limit
         begun = self._holder is not None
         holder = self._holder or self.begin()
         parts: Sequence[str] = ()
-        if not self._source.selection.is_ordered and not replaces and not whole:
+        if self._source.selection.order_by is None and limit is None and not replaces | whole:
             readers = self._source.settings.integer("parallel.readers") or 1
             parts = holder.parts(self._source.selection, readers)
         snapshot = holder.snapshot
@@ -80,7 +83,14 @@ class Bulk:
             # One reader sees one state by itself.
             self.close()
             snapshot = None
-        shared: dict[str, JsonValue] = {"snapshot": snapshot, "values": list(values), "whole": whole}
+        longest = None if replaces else self._source.settings.duration("loading.bulk.max_duration")
+        shared: dict[str, JsonValue] = {
+            "snapshot": snapshot,
+            "values": list(values),
+            "whole": whole,
+            "limit": limit,
+            "until": None if longest is None else time.time() + longest.total_seconds(),
+        }
         return [
             Partition({"bulk": {**shared, "conditions": [*conditions, *part]}}, replaces=replaces)
             for part in ([[part] for part in parts] or [[]])
@@ -93,14 +103,24 @@ class Bulk:
         session = source.driver.open(snapshot=payload["snapshot"])
         try:
             statement = source.driver.select(
-                source.selection,
+                replace(source.selection, limit=payload["limit"]),
                 source.columns_of(schema),
                 conditions=payload["conditions"],
                 values=payload["values"],
             )
-            yield from session.rows(statement, schema, on_bad, size=source.settings.integer("fetch.size") or 1)
+            for batch in session.rows(statement, schema, on_bad, size=source.settings.integer("fetch.size") or 1):
+                yield batch
+                if payload["until"] is not None and time.time() > payload["until"]:
+                    source.warnings += ("loading was ended by loading.bulk.max_duration; not all rows are there",)
+                    return
         finally:
             session.close()
+
+    @property
+    def limit(self) -> int | None:
+        """Most rows to load."""
+        most = self._source.settings.integer("loading.bulk.max_records")
+        return min((n for n in (self._source.selection.limit, most) if n is not None), default=None)
 
     def close(self) -> None:
         holder, self._holder = self._holder, None
@@ -251,6 +271,9 @@ class IncrementalPolling(ReadingMode):
         first = len(self._source.driver.relation(self._source.selection).values)
         marker, next_marker = self._source.driver.marker(first), self._source.driver.marker(first + 1)
         reach = _json(self._back(_value(end["last"], schema.column(self._column).type)))
+        if self._bulk.limit is not None:
+            everything = f"({name} <= {marker} OR {name} IS NULL)"
+            return self._bulk.partitions(conditions=[everything], values=[end["last"]], whole=True)
         older = self._bulk.partitions(conditions=[f"({name} < {marker} OR {name} IS NULL)"], values=[reach])
         near = self._bulk.partitions(
             conditions=[f"{name} >= {marker}", f"{name} <= {next_marker}"], values=[reach, end["last"]], whole=True
@@ -344,10 +367,10 @@ class IncrementalPolling(ReadingMode):
         if self._query is not None:
             return driver.select(self._source.selection.for_query(self._query, {"last": since}), columns)
         if since is None:
-            return driver.select(self._source.selection, columns)
+            return driver.select(self._source.selection.unlimited, columns)
         marker = driver.marker(len(driver.relation(self._source.selection).values))
         condition = f"{driver.quote(column.name)} >= {marker}"
-        return driver.select(self._source.selection, columns, conditions=[condition], values=[since])
+        return driver.select(self._source.selection.unlimited, columns, conditions=[condition], values=[since])
 
     def _newest(self, rows: pa.Table, start: Any, schema: Schema) -> JsonValue:
         """The largest value so far."""

@@ -36,7 +36,10 @@ _CHANGES_AT_ONCE = 100_000
 _QUIET_BYTES = 16 << 20
 _QUIET_SECONDS = 30.0
 """How much of the log that isn't about the table, or for how long, may go by before it is given up."""
-_REFUSED = ("query", "where", "order.by", "limit", "incremental.column", "poll.query", "loading.bulk.max_records")
+_REFUSED = (
+    *("query", "where", "order.by", "limit", "incremental.column", "poll.query"),
+    *("loading.bulk.max_records", "loading.bulk.max_duration"),
+)
 
 
 @dataclass(frozen=True)

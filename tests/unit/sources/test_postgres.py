@@ -200,6 +200,15 @@ def test_without_a_column_to_go_by_everything_is_read_again(database):
     assert reader.read() == ["replaced by", {"id": 2}]
 
 
+@pytest.mark.parametrize("options", [{}, {"incremental__column": "id"}, {"poll__interval": "1s"}])
+def test_a_load_may_be_limited(database, options):
+    database.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
+    assert len(Reader(database.source(table="t", loading__bulk__max_records="3", **options)).read()) == 3
+    hurried = Reader(database.source(table="t", loading__bulk__max_duration="0s", fetch__size="2", **options))
+    assert len(hurried.read()) == 2
+    assert "max_duration" in hurried.source.warnings[0]
+
+
 @pytest.fixture
 def captured(database):
     database.run(
