@@ -354,6 +354,30 @@ def test_every_aggregate_is_sparks(session, rows):  # B17, B18, B19
             assert same(mine[0].as_py(), theirs[0].as_py()), (item, where, mine, theirs)
 
 
+@pytest.mark.parametrize("group", ["i", "t", "d", "s", "b", "at", "y"])
+def test_groups_are_sparks(session, rows, group):  # B17, B19
+    functions = {
+        AggregateFunction.COUNT: SCHEMA.names,
+        AggregateFunction.SUM: ("i", "t", "d", "e"),
+        AggregateFunction.AVG: ("i", "t", "d", "e"),
+        AggregateFunction.MIN: ("i", "d", "s", "b", "at", "y"),
+        AggregateFunction.MAX: ("i", "d", "s", "b", "at", "y"),
+    }
+    items = [Item(group, group), Item("rows", None, AggregateFunction.COUNT)]
+    items += [Item(f"{function} {name}", name, function) for function, names in functions.items() for name in names]
+    items += [Item(f"different {name}", name, AggregateFunction.COUNT, distinct=True) for name in ("i", "d", "s", "at")]
+    plan = PassthroughPlan("t", tuple(items), order=(Order(group),), groups=(group,))
+    found = answer(plan, stored(rows).snapshot())
+    expected = in_spark(
+        session,
+        [group, "count(*)", *(f"{i.function}({'DISTINCT ' * i.distinct}{i.column})" for i in items[2:])],
+        f"FROM rows GROUP BY {group} ORDER BY {group} NULLS FIRST",
+    )
+    for item, mine, theirs in zip(items, found.columns, expected, strict=True):
+        assert mine.type == theirs.type, item
+        assert all(map(same, mine.to_pylist(), theirs.to_pylist())), (item, mine, theirs)
+
+
 @pytest.mark.parametrize("column", ["i", "d", "f", "r", "s", "b", "at", "y"])
 def test_order_is_sparks(session, rows, column):
     table = stored(rows)

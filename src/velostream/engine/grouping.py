@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 
@@ -100,6 +99,11 @@ def results(items: Sequence[Item], grouping: Grouping, groups: pa.Table, schema:
     return pa.Table.from_arrays(columns, names=[item.name for item in items])
 
 
+def measured_value(item: Item, found: pa.Table, schema: Schema) -> pa.Scalar:
+    """The one value of an aggregate over all rows, from the answer to its measures."""
+    return results([item], Grouping(measures_of(item)), found, schema).column(0)[0]
+
+
 def sum_of(total: int | Decimal | None, type_: pa.DataType, name: str) -> pa.Scalar:
     """Spark's SUM of integers or decimals of a type, given their exact sum (None: of no values)."""
     if pa.types.is_decimal(type_):
@@ -136,11 +140,14 @@ def _result(item: Item, grouping: Grouping, groups: pa.Table, schema: Schema) ->
     first, *others = (groups.column(f"m{grouping.measures.index(measure)}") for measure in measures_of(item))
     if item.function not in _SUMMED or item.column is None:
         return first
-    type_, totals = schema.column(item.column).type, first.to_pylist()
+    type_ = schema.column(item.column).type
     if item.function is AggregateFunction.SUM:
-        values = [sum_of(total, type_, item.column) for total in totals]
-        return pa.array([value.as_py() for value in values], sum_of(None, type_, item.column).type)
-    counted = zip(totals, others[0].to_pylist(), strict=True)
+        target = sum_of(None, type_, item.column).type
+        try:
+            return first.cast(target)
+        except pa.ArrowInvalid as error:
+            raise overflow(item.column, target) from error
+    counted = zip(first.to_pylist(), others[0].to_pylist(), strict=True)
     values = [average_of(total, count, type_, item.column) for total, count in counted]
     return pa.array([value.as_py() for value in values], average_of(None, 0, type_, item.column).type)
 
@@ -160,8 +167,3 @@ def _fitted(value: Decimal, target: pa.DataType, name: str) -> pa.Scalar:
         return pa.scalar(fit_decimal(value, target), target)
     except CastError as error:
         raise overflow(name, target) from error
-
-
-def measured_value(item: Item, found: pa.Table, schema: Schema) -> Any:
-    """The one value of an aggregate over all rows, from the answer to its measures."""
-    return results([item], Grouping(measures_of(item)), found, schema).column(0)[0]

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from velostream.errors import StoreError, UnsupportedError
-from velostream.model.change import Epoch, Write
+from velostream.model.change import Epoch
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.base import TableCapabilities, TableWrites
@@ -23,7 +23,6 @@ from velostream.tables.relational.dialect import DriverConnection, Failure, Find
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
 from velostream.tables.relational.nulls import NullPattern, by_nulls
 from velostream.tables.relational.server_table import ServerDialect, ServerTable
-from velostream.tables.stored import CAPABILITY_OF
 
 _NULL = "NULL"
 _CHARACTERS_AT_ONCE = 1_000_000
@@ -62,9 +61,6 @@ class ClickhouseTable(ServerTable):
             timeout=connect_seconds(options),
             wait=lock_seconds(options),
         )
-
-    def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        raise UnsupportedError.capability(self.kind, CAPABILITY_OF[write.mode])
 
     def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
         raise UnsupportedError.capability(self.kind, "transactions")
@@ -115,20 +111,26 @@ class ClickhouseDialect(ServerDialect):
 
     def declared(self, connection: DriverConnection, name: str) -> DeclaredTable | None:
         database, table = self._place(name)
-        found = [
-            (column.decode(), type_.decode(), bool(indexed))
-            for column, type_, indexed in self.rows(
-                connection,
-                "SELECT name, type, is_in_primary_key FROM system.columns "
-                f"WHERE database = {marker(0)} AND table = {marker(1)} ORDER BY position",
-                [Bound("String", database), Bound("String", table)],
-            )
-        ]
-        if not found:
+        place = [Bound("String", database), Bound("String", table)]
+        at_place = f"database = {marker(0)} AND table = {marker(1)}"
+        found = self.rows(
+            connection, f"SELECT name, type FROM system.columns WHERE {at_place} ORDER BY position", place
+        )
+        types = {column.decode(): type_.decode() for column, type_ in found}
+        if not types:
             return None
-        indexed = [column for column, _, is_indexed in found if is_indexed]
+        key = (
+            self.scalar(
+                connection,
+                f"SELECT primary_key FROM system.tables WHERE database = {marker(0)} AND name = {marker(1)}",
+                place,
+            )
+            or b""
+        )
+        # A part that is computed from columns, and what comes after it, finds no rows by their values.
+        indexed = takewhile(types.__contains__, key.decode().split(", "))
         return DeclaredTable(
-            tuple(DeclaredColumn(column, type_, nullable=is_nullable(type_)) for column, type_, _ in found),
+            tuple(DeclaredColumn(column, type_, nullable=is_nullable(type_)) for column, type_ in types.items()),
             indexes=tuple(accumulate(((column,) for column in indexed), tuple.__add__)),
         )
 

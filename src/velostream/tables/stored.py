@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from velostream.errors import StateError, TableError, UnsupportedError
-from velostream.model.change import Mode
+from velostream.model.change import Mode, Write
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Column, Schema
 from velostream.tables.base import Table, TableCapabilities
@@ -26,18 +26,14 @@ ACCESS = Option(
     default="read-write",
     choices=("read-write", "read-only"),
 )
-TABLE = Option("table", "the table's name in the store; its own name by default")
-POOL_OPTIONS: tuple[Option, ...] = (
-    Option("pool.size", "how many connections there may be", OptionType.INTEGER, default="8"),
-    Option("connection.pool.size", "the same as pool.size", OptionType.INTEGER),
-    Option("retry.timeout", "how long to try again what failed for a passing reason", OptionType.DURATION, "15s"),
-)
 STORE_OPTIONS: tuple[Option, ...] = (
-    TABLE,
+    Option("table", "the table's name in the store; its own name by default"),
     IF_EXISTS,
     ACCESS,
     Option("history", "for how many commits `changes` is kept once the table is followed", OptionType.INTEGER, "1000"),
-    *POOL_OPTIONS,
+    Option("pool.size", "how many connections there may be", OptionType.INTEGER, default="8"),
+    Option("connection.pool.size", "the same as pool.size", OptionType.INTEGER),
+    Option("retry.timeout", "how long to try again what failed for a passing reason", OptionType.DURATION, "15s"),
 )
 """Options of every kind that keeps rows in a store and what it must know of them next to them."""
 
@@ -77,6 +73,11 @@ class StoredTable(Table):
             refused.detail = f'table "{self.name}" is attached read-only'
             refused.hint = "WITH ('access' = 'read-write')"
             raise refused
+
+    def _check_writable(self, *writes: Write) -> None:
+        """Refuse what would write to a table that is only read."""
+        for write in writes:
+            self._refuse_if_read_only(CAPABILITY_OF[write.mode])
 
     def _check_newest(self, version: int | None, newest: int) -> None:
         """For a store that keeps no older states: refuse a version other than the newest."""

@@ -1,10 +1,11 @@
+import time
 from datetime import timedelta
 
 import pytest
 
 from velostream.errors import OptionError
 from velostream.model.options import Option, Options
-from velostream.model.retry import RetryPolicy, RetryStrategy
+from velostream.model.retry import Attempts, RetryPolicy, RetryStrategy
 
 
 def seconds(policy, attempts):
@@ -100,3 +101,13 @@ def test_options_win_over_the_environment():
     policy = RetryPolicy.from_options(options, environment={"VELOSTREAM_RETRY_INTERVAL_SECS": "9"})
     assert policy.strategy is RetryStrategy.FIXED
     assert policy.delay(3) == timedelta()
+
+
+def test_attempts_end_when_their_time_would_be_up():
+    fast = RetryPolicy(RetryStrategy.FIXED, interval=timedelta(microseconds=1))
+    attempts = Attempts(fast, within=timedelta(seconds=30))
+    assert (attempts.pause(), attempts.pause(), attempts.failed) == (True, True, 2)
+    began = time.monotonic()
+    hopeless = Attempts(RetryPolicy(RetryStrategy.FIXED, interval=timedelta(hours=1)), within=timedelta(seconds=30))
+    assert not hopeless.pause()
+    assert time.monotonic() - began < 10

@@ -171,10 +171,10 @@ def test_sums_are_exact_beyond_what_clickhouse_calls_a_sum(server, attach):
 
 
 def test_it_is_only_read(server, attach):
-    server.execute("CREATE TABLE fixed (id Int64) ENGINE = MergeTree ORDER BY id")
-    table = attach("fixed", ("id", "BIGINT"), key=["id"])
+    server.execute("CREATE TABLE fixed (id Int64, at Int64) ENGINE = MergeTree ORDER BY (at, id)")
+    table = attach("fixed", ("id", "BIGINT"), ("at", "BIGINT"), key=["id"])
     for refused in (
-        lambda: table.commit(Write(Mode.APPEND, pa.table({"id": [1]}))),
+        lambda: table.commit(Write(Mode.APPEND, pa.table({"id": [1], "at": [1]}))),
         lambda: table.create_index(["id"]),
         table.exclusive,
         table.follow,
@@ -184,7 +184,8 @@ def test_it_is_only_read(server, attach):
         assert caught.value.code == "unsupported-capability"
     table.drop()
     assert server.execute("EXISTS TABLE fixed") == b"1\n"
-    assert table.compile_condition(Call("=", (ColumnRef("id"), Literal(1, pa.int64())))).access == "key"
+    by_key, by_index = (Call("=", (ColumnRef(name), Literal(1, pa.int64()))) for name in ("id", "at"))
+    assert (table.compile_condition(by_key).access, table.compile_condition(by_index).access) == ("key", "index")
 
 
 def test_a_wrong_password_is_said_without_telling_it(server):

@@ -41,7 +41,6 @@ from velostream.tables.memory.conform import conform
 from velostream.tables.memory.keys import key_values
 from velostream.tables.stored import (
     ACCESS,
-    CAPABILITY_OF,
     IF_EXISTS,
     WRITABLE,
     StoredTable,
@@ -121,7 +120,7 @@ class DeltaTable(StoredTable):
         return self._newest().data_version
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        self._refuse_if_read_only(CAPABILITY_OF[write.mode])
+        self._check_writable(write)
         staged = staged_files(write.staged, self._files.layout)
         try:
             with self._writing_lock:

@@ -179,7 +179,7 @@ class MongodbTable(DocumentTable):
             by_table.setdefault(self._of_this_group(part.table), []).append(part)
         with ExitStack() as held:
             for table in sorted(by_table, key=lambda table: table.collection):
-                table._refuse_if_read_only("insert")  # noqa: SLF001 - its own class
+                table._check_writable(*(write for part in by_table[table] for write in part.writes))  # noqa: SLF001
                 held.enter_context(table._lock)  # noqa: SLF001 - its own class
             versions = self._connection.transact(
                 lambda session: {

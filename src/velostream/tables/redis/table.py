@@ -80,7 +80,7 @@ class RedisTable(DocumentTable):
             raise
 
     def commit(self, write: Write, epoch: Epoch | None = None) -> int:
-        self._refuse_if_read_only("insert")
+        self._check_writable(write)
         with self._lock:
             version = self._commit(write, epoch)
             if self._expected is not None:

@@ -195,7 +195,7 @@ class RelationalTable(StoredTable):
         shares: dict[str, _Share] = {}
         for part in parts:
             table = self._same_group(part.table)
-            table._refuse_if_read_only("insert")  # noqa: SLF001 - its own class
+            table._check_writable(*part.writes)  # noqa: SLF001 - its own class
             share = shares.setdefault(table._layout.name, _Share(table))  # noqa: SLF001 - its own class
             share.writes += part.writes
             share.read_at = part.read_at if share.read_at is None else share.read_at

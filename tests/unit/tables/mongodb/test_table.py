@@ -13,6 +13,8 @@ from pymongo import MongoClient
 
 from velostream.errors import Category, NotFoundError, OptionError, StateError, StoreError, TableError, UnsupportedError
 from velostream.model.change import CHANGE, Mode, Write
+from velostream.model.expression import Call, ColumnRef, Literal
+from velostream.model.grouping import Grouping, Measure, MeasureKind
 from velostream.model.schema import Schema
 from velostream.tables.base import TableSpec, TableWrites
 from velostream.tables.mongodb.table import MongodbTable
@@ -251,3 +253,34 @@ def test_what_is_to_be_replaced_stays_if_the_new_table_can_not_be_made(database)
     with pytest.raises(NotFoundError, match="nothing"):
         database.open(id_="second", if_exists="replace", index="nothing")
     assert made.snapshot().count() == 1
+
+
+class TestGroups:
+    BY_NAME = Grouping((Measure(MeasureKind.COUNT), Measure(MeasureKind.SUM, "id")), ("name",))
+
+    def test_the_users_collection_is_grouped_as_long_as_its_fields_are_what_the_columns_say(self, database):
+        database.own["t"].insert_many([{"id": 1, "name": "a"}, {"id": 2**40, "name": "a"}, {"id": 3}])
+        table = database.open(schema=Schema.of(("id", "BIGINT"), ("name", "STRING"), key=["id"]), access="read-only")
+        found = table.snapshot().group(self.BY_NAME)
+        assert sorted(found.to_pylist(), key=str) == [
+            {"g0": "a", "m0": 2, "m1": Decimal(2**40 + 1)},
+            {"g0": None, "m0": 1, "m1": Decimal(3)},
+        ]
+        database.own["t"].insert_one({"id": 4, "name": 5})
+        assert table.snapshot().group(self.BY_NAME) is None
+        only_fitting = Grouping(self.BY_NAME.measures, ("name",), equals("name", "a", pa.string()))
+        assert table.snapshot().group(only_fitting).num_rows == 1
+
+    def test_what_is_grouped_where_is_said(self, database):
+        table = database.open()
+        assert "$group" in table.compile_grouping(self.BY_NAME)
+        assert table.compile_grouping(Grouping((Measure(MeasureKind.SUM, "amount"),))) is not None
+        for left in (
+            # Several of these at once would be kept in the server's memory.
+            Grouping((Measure(MeasureKind.DISTINCT, "name"), Measure(MeasureKind.COUNT))),
+            Grouping((Measure(MeasureKind.COUNT),), (), Call("like", (ColumnRef("name"), Literal("%a", pa.string())))),
+        ):
+            assert table.compile_grouping(left) is None
+        wide = database.open("wide", Schema.of(("id", "BIGINT"), ("x", "DECIMAL(30,2)"), ("f", "DOUBLE"), key=["id"]))
+        for column in ("x", "f"):
+            assert wide.compile_grouping(Grouping((Measure(MeasureKind.SUM, column),))) is None
