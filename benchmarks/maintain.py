@@ -33,11 +33,20 @@ VIEWS = {
         FROM sales GROUP BY grp
     """
     ],
+    "join": ["CREATE TABLE last AS SELECT s.id, s.grp, s.amount, g.shown FROM sales s JOIN groups g ON s.grp = g.grp"],
     "join, GROUP BY": [
         """
         CREATE TABLE last AS
         SELECT s.grp, COUNT(*) AS n, SUM(s.amount) AS total FROM sales s JOIN groups g ON s.grp = g.grp
         WHERE g.shown GROUP BY s.grp
+    """
+    ],
+    "DISTINCT": ["CREATE TABLE last AS SELECT grp, COUNT(DISTINCT amount) AS amounts FROM sales GROUP BY grp"],
+    "top-n": ["CREATE TABLE last AS SELECT id, grp, amount FROM sales ORDER BY amount DESC, id LIMIT 100"],
+    "HAVING": [
+        """
+        CREATE TABLE last AS SELECT grp, COUNT(*) AS n, SUM(amount) AS total FROM sales GROUP BY grp
+        HAVING COUNT(*) > (SELECT COUNT(*) FROM groups)
     """
     ],
     "three views": [
@@ -67,7 +76,7 @@ def run(arguments: argparse.Namespace) -> list[Measurement]:
             with ExitStack() as stack:
                 sides = [stack.enter_context(_Side(size, statements, way)) for way in ("delta", "refresh")]
                 contenders = [Contender(side.way, side.run, before=side.prepare) for side in sides]
-                case = Case(f"{title}: {CHANGES:,} of {size:,}", CHANGES, contenders, _checked, arguments.rounds)
+                case = Case(f"{title}: {CHANGES:,} of {size:,}", CHANGES, contenders, CHECKS[title], arguments.rounds)
                 measurements += measure("maintain", case)
     measurements += _watching(arguments.rounds)
     _summarise(measurements)
@@ -115,11 +124,33 @@ def _sales(ids: np.ndarray, chosen: np.random.Generator) -> pa.Table:
     return pa.table({"id": ids, "grp": groups.take(pa.array(chosen.integers(0, GROUPS, len(ids)))), "amount": amounts})
 
 
-def _checked(side: _Side) -> None:
+def _same_rows(side: _Side) -> None:
+    rows = side.connection.table("last").arrow()
+    right = side.connection.table("sales").arrow()
+    expect(rows.select(["id", "grp", "amount"]).sort_by("id").equals(right.sort_by("id")), "the view lacks rows")
+
+
+def _same_groups(side: _Side) -> None:
     right = side.connection.table("sales").arrow().group_by("grp").aggregate([([], "count_all"), ("amount", "sum")])
     wanted = {row["grp"]: (row["count_all"], row["amount_sum"]) for row in right.to_pylist()}
     found = {row["grp"]: (row["n"], row["total"]) for row in side.connection.table("last").arrow().to_pylist()}
     expect(found == wanted, "the view differs from its query")
+
+
+def _same_kinds(side: _Side) -> None:
+    right = side.connection.table("sales").arrow().group_by("grp").aggregate([("amount", "count_distinct")])
+    wanted = {row["grp"]: row["amount_count_distinct"] for row in right.to_pylist()}
+    found = {row["grp"]: row["amounts"] for row in side.connection.table("last").arrow().to_pylist()}
+    expect(found == wanted, "the view differs from its query")
+
+
+def _same_first(side: _Side) -> None:
+    rows = side.connection.table("last").arrow().sort_by([("amount", "descending"), ("id", "ascending")])
+    right = side.connection.table("sales").arrow().sort_by([("amount", "descending"), ("id", "ascending")])
+    expect(rows.equals(right.slice(0, 100)), "the view has other rows than the first")
+
+
+CHECKS = dict.fromkeys(VIEWS, _same_groups) | {"join": _same_rows, "DISTINCT": _same_kinds, "top-n": _same_first}
 
 
 class _Watched:

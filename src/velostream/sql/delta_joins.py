@@ -77,7 +77,7 @@ class _Tracer:
     equalities: list[_Equality] = field(default_factory=list)
 
     def trace(self, tree: exp.Expr, select: exp.Select) -> Driven:
-        root = self._select(select)
+        root = self._best_root(select, self._select(select))
         links = self._links(root)
         plan = DrivenPlan(
             sql=tree.sql(dialect="spark"),
@@ -118,6 +118,25 @@ class _Tracer:
         if len(joins) > 1:
             raise NotDelta("a RIGHT JOIN among several joins")
         return here[1]
+
+    def _best_root(self, select: exp.Select, first: Place) -> Place:
+        """The relation to drive: of inner-joined ones that which leads to a single row of as many others as can be.
+
+        From an order to its customer is one row, from a customer to the orders are many, which a change of one of them
+        would concern.
+        """
+        joins: Sequence[exp.Join] = select.args.get("joins") or ()
+        if any(join.args.get("side") or str(join.args.get("kind") or "").upper() in ("SEMI", "ANTI") for join in joins):
+            return first
+        scope = self.places.frame(select).scope
+        return max((place for place in self.places.all() if place.scope == scope), key=self._single_rows)
+
+    def _single_rows(self, root: Place) -> int:
+        try:
+            self._links(root)
+        except NotDelta:
+            return -1
+        return sum(place.single for place in self.places.all() if place is not root)
 
     def _join(self, join: exp.Join, left: Sequence[Place], right: Place, root: Place) -> None:
         kind = str(join.args.get("kind") or "").upper()
@@ -213,6 +232,8 @@ class _Tracer:
         """A way from the root to every other place, parents first."""
         reached = [root]
         links: list[Link] = []
+        for place in self.places.all():
+            place.constant = place.constant and place.filters
         waiting = [place for place in self.places.all() if place is not root and not place.constant]
         while waiting:
             found = next((pair for place in waiting if (pair := self._way(reached, place)) is not None), None)

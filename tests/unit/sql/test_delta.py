@@ -158,6 +158,22 @@ def test_a_declared_key_must_be_unique_for_sure(view, query, strategy):
     assert view(query).strategy is strategy
 
 
+@pytest.mark.parametrize(
+    ("query", "root"),
+    [
+        ("SELECT c.title, p.sku FROM categories c JOIN prices p ON p.category_id = c.category_id", "prices"),
+        ("SELECT c.title, n FROM categories c, prices p, stock s WHERE p.category_id = c.category_id AND p.sku = s.sku",
+         "stock"),
+        ("SELECT c.title, p.sku FROM categories c LEFT JOIN prices p ON p.category_id = c.category_id", "categories"),
+    ],
+)  # fmt: skip
+def test_what_leads_to_single_rows_drives(view, query, root):
+    """A changed price concerns one row of prices, but all those of its category if categories drove."""
+    planned = view(query)
+    driving = planned.delta.driven.readers[0].input
+    assert [entry.target.name for entry in planned.inputs if entry.relation == driving] == [root]
+
+
 def test_explain_tells_the_way_the_lookups_and_the_cost(view):
     rows = explain_rows(
         view("SELECT shop, SUM(price) AS p FROM stock s JOIN prices p ON p.sku = s.sku GROUP BY shop"), extended=True

@@ -93,10 +93,6 @@ class DrivenRows(RowSource):
         self._joined = _compiled(plan, reads=self._reads, gives=gives)
         self.fingerprint = fingerprint_of(plan)
 
-    @property
-    def needs_spark(self) -> bool:
-        return self._joined is None
-
     def all(self, movement: Movement) -> pa.Table:
         if self._joined is not None and sum(len(movement.now(one)) for one in movement.inputs) <= _FEW_ROWS:
             needed = self._joined.needed
