@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 import velostream
 from velostream.errors import Category, StateError, StoreError, UnsupportedError
@@ -127,7 +127,7 @@ def test_any_condition_is_answered_as_by_the_memory_table(server, attach):  # B1
     table = attach("tricky", *((column.name, column.sql_type) for column in TRICKY.columns), key=["id"])
     pushed = 0
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(CONDITIONS)
     def check(condition):
         nonlocal pushed

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from velostream.errors import NotFoundError, VelostreamError
 from velostream.model.change import Mode, Write
@@ -75,7 +75,7 @@ class Conditions(TableHarness):
         rows = tricky_rows()
         table.commit(Write(Mode.APPEND, rows))
 
-        @settings(max_examples=self.store.examples * 3, deadline=None)
+        @settings(max_examples=self.store.examples * 3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(CONDITIONS)
         def check(condition: Expression) -> None:
             try:

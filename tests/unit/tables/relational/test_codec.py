@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velostream.model.types import parse_type
@@ -22,6 +22,8 @@ from velostream.tables.relational.codec import (
     encode_times_as_text,
 )
 
+patiently = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""On a busy machine, too."""
 NESTED = (
     "STRUCT<d: DECIMAL(38,3), b: BINARY, f: DOUBLE, t: TIMESTAMP, i: INTERVAL, m: MAP<INT, ARRAY<DATE>>, s: STRING>"
 )
@@ -42,6 +44,7 @@ _STRUCTS = st.fixed_dictionaries(
 )
 
 
+@patiently
 @given(st.lists(st.none() | _STRUCTS, max_size=4))
 def test_nested_values_come_back_from_json_as_they_were(values):
     array = pa.array(values, parse_type(NESTED))
@@ -50,6 +53,7 @@ def test_nested_values_come_back_from_json_as_they_were(values):
     assert hashable_values(again) == hashable_values(array)
 
 
+@patiently
 @given(st.lists(st.none() | st.decimals(-(10**27), 10**27, places=10)))
 def test_decimals_come_back_from_text_and_have_one_text_each(values):
     array = pa.array(values, pa.decimal128(38, 10))
@@ -58,6 +62,7 @@ def test_decimals_come_back_from_text_and_have_one_text_each(values):
     assert len({*texts}) == len({*values})
 
 
+@patiently
 @given(st.lists(_SMALL_TIMES, min_size=2))
 def test_texts_of_times_have_the_order_of_the_times(values):
     array = pa.array(values, pa.timestamp("us", "UTC"))
