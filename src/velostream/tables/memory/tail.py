@@ -98,28 +98,25 @@ def _table_of(rows: Sequence[Values | Patch], chunks: Chunks) -> pa.Table:
 
 def _patched(patches: Sequence[Any], chunks: Chunks) -> pa.Table:
     """The rows that patches speak of, with their changes: a whole column at a time."""
-    changed: dict[int, tuple[list[int], list[Any]]] = {}
-    for number, patch in enumerate(patches):
-        for place, value in patch.items():
-            numbers, values = changed.setdefault(place, ([], []))
-            numbers.append(number)
-            values.append(value)
-    _, bases = changed.pop(BASE)
+    changed = {
+        place: [number for number, patch in enumerate(patches) if place in patch]
+        for place in set().union(*patches).difference((BASE,))
+    }
     # Columns that every patch gives are not read at all.
-    given = {place for place, (numbers, _) in changed.items() if len(numbers) == len(patches)}
-    kept = [name for place, name in enumerate(chunks.schema.names) if place not in given]
-    before = chunks.take(np.array(bases, dtype=np.int64), kept)
+    kept = [name for place, name in enumerate(chunks.schema.names) if len(changed.get(place, ())) < len(patches)]
+    before = chunks.take(np.array([patch[BASE] for patch in patches], dtype=np.int64), kept)
     columns = []
     for place, (name, type_) in enumerate(zip(chunks.schema.names, chunks.schema.types, strict=True)):
-        if place in given:
-            columns.append(pa.array(changed[place][1], type_))
+        numbers = changed.get(place, [])
+        fresh = pa.array([patches[number][place] for number in numbers], type_)
+        if len(numbers) == len(patches):
+            columns.append(fresh)
             continue
         column = as_array(before.column(name))
-        if place in changed:
-            numbers, values = changed[place]
+        if numbers:
             chosen = np.arange(len(patches))
             chosen[numbers] = len(patches) + np.arange(len(numbers))
-            column = pa.concat_arrays([column, pa.array(values, type_)]).take(pa.array(chosen))
+            column = pa.concat_arrays([column, fresh]).take(pa.array(chosen))
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=chunks.schema)
 
