@@ -161,13 +161,13 @@ class DeltaLog:
         if version < 0:
             return None
         driver = import_driver()
-        try:
-            table = driver.DeltaTable(
-                str(self.location), version=version, storage_options=self.location.storage_options
-            )
-        except driver.exceptions.DeltaError:
-            return None
         with wrapped_errors(self.location):
+            try:
+                table = driver.DeltaTable(
+                    str(self.location), version=version, storage_options=self.location.storage_options
+                )
+            except driver.exceptions.DeltaError:
+                return None
             return LogState(version, self._data_version(version), _files_of(table, self.partition_columns))
 
     def version_at(self, instant: datetime) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as Lake
 
-from velostream.errors import Category, OptionError, StoreError
+from velostream.errors import Category, OptionError, StoreError, TableError
 from velostream.model.change import Epoch, Mode
 from velostream.model.object_store import S3_OPTIONS, ObjectStore
 from velostream.model.options import Options
@@ -41,6 +43,7 @@ def test_a_table_in_a_bucket(server, bucket):
     again = open_table(server, f"{bucket}/lake")
     assert content(again.snapshot().scan()) == content(rows_of(KEYED, (2, "c"), (3, "a")))
     assert again.snapshot(version).get(2)["name"] == "b"
+    assert again.snapshot(again.version_at(datetime.now(UTC))).count() == 2
     assert again.changes(version).arrow.num_rows == 4
     theirs = Lake(
         f"{bucket}/lake/t", storage_options=ObjectStore.of(Options(server.options, S3_OPTIONS)).storage_options()
@@ -53,6 +56,18 @@ def test_a_table_in_a_bucket(server, bucket):
         for info in server.file_system().get_file_info(pa.fs.FileSelector(bucket[5:], recursive=True))
         if info.is_file
     ] == []
+
+
+def test_a_commit_whose_outcome_is_asked_for(server, bucket):
+    table = open_table(server, bucket)
+    log = table._writing
+    state = log.newest()
+    (file,) = table._files.write(rows_of(KEYED, (1, "a")), version=1)
+    assert not log.may_name([file], after=state)
+    log.commit(state, added=[file], removed=(), epoch=None)
+    assert log.may_name([file], after=state)
+    with pytest.raises(TableError, match="not kept any more"):
+        table.snapshot(-1)
 
 
 def test_of_two_writers_nobody_is_lost(server, bucket):
