@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from velostream.engine.relations import (
     arrow_result,
@@ -30,7 +31,7 @@ from velostream.engine.relations import (
 from velostream.engine.replica import LookupReplica, Replica, ReplicaPublisher, open_replica
 from velostream.errors import UnsupportedError
 from velostream.model.schema import Column, Schema
-from velostream.sql.plan import KeyPair, Lookup, Stages
+from velostream.sql.plan import AsOf, KeyPair, Lookup, Stages
 from velostream.tables.base import Snapshot
 from velostream.tables.memory.hash_index import Pairs, TooManyPairsError
 from velostream.tables.memory.matching import Integers
@@ -156,15 +157,21 @@ def _key_text(pair: KeyPair, schema: Schema) -> str:
 def _read_columns(frame: DataFrame, stages: Stages) -> list[str] | None:
     """Columns of the batch that the plan can possibly read; None for all of them."""
     names = frame.columns
-    kept = mentioned(names, stages.sql, *(pair.driving for lookup in stages.lookups for pair in lookup.keys))
+    kept = mentioned(names, stages.sql, *(text for lookup in stages.lookups for text in _driving_texts(lookup)))
     return list(kept) if 0 < len(kept) < len(names) else None
+
+
+def _driving_texts(lookup: Lookup) -> list[str]:
+    """The SQL of everything that a lookup reads of the stage so far."""
+    times = [] if lookup.as_of is None else [lookup.as_of.driving]
+    return [*(pair.driving for pair in lookup.keys), *times]
 
 
 def _passes(lookups: Sequence[Lookup]) -> Iterator[tuple[Lookup, ...]]:
     """Runs of lookups whose keys don't mention what another one of the run brings."""
     run: list[Lookup] = []
     for lookup in lookups:
-        text = "\n".join(pair.driving for pair in lookup.keys).lower()
+        text = "\n".join(_driving_texts(lookup)).lower()
         if any(earlier.prefix.lower() in text for earlier in run):
             yield tuple(run)
             run = []
@@ -182,6 +189,9 @@ class _Probe:
     """Where in the batch the key columns are."""
     columns: tuple[str, ...]
     outer: bool
+    as_of: AsOf | None = None
+    time: int = 0
+    """Where in the batch the time is, if it asks for the nearest version."""
 
 
 def _looked_up(
@@ -199,6 +209,9 @@ def _looked_up(
         schema = tables[lookup.prefix].schema
         first = width + len(keys)
         keys += [_key_text(pair, schema) for pair in lookup.keys]
+        time = width + len(keys)
+        if lookup.as_of is not None:
+            keys.append(lookup.as_of.driving)
         wanted = [schema.column(name) for name in lookup.columns]
         found += [
             Column(lookup.prefix + name, column.type) for name, column in zip(lookup.columns, wanted, strict=True)
@@ -209,6 +222,8 @@ def _looked_up(
                 tuple(range(first, first + len(lookup.keys))),
                 tuple(column.name for column in wanted),
                 lookup.outer,
+                lookup.as_of,
+                time,
             )
         )
     given = frame.selectExpr("*", *keys)
@@ -254,6 +269,10 @@ class _Stage:
         for probe, replica in zip(self.probes, opened, strict=True):
             keys = _picked([batch.column(number) for number in probe.keys], rows)
             pairs = replica.find(keys, most=_MOST_PAIRS if batch.num_rows > 1 else None)
+            if probe.as_of is not None:
+                (times,) = _picked([batch.column(probe.time)], rows)
+                (versions,) = replica.take(pairs.positions, (probe.as_of.column,))
+                pairs = _nearest(pairs, times, versions, probe.as_of)
             if probe.outer:
                 pairs = _with_missing(pairs, count)
             matches = replica.take(pairs.positions, probe.columns)
@@ -280,6 +299,26 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _nearest(pairs: Pairs, times: pa.Array, versions: pa.Array, as_of: AsOf) -> Pairs:
+    """Of the pairs of each row the one whose version is the nearest; of equal versions the table's last."""
+    asked = times.take(pa.array(pairs.rows))
+    comparisons = {
+        (True, True): pc.greater_equal,
+        (True, False): pc.greater,
+        (False, True): pc.less_equal,
+        (False, False): pc.less,
+    }
+    fits = comparisons[as_of.is_latest, as_of.is_inclusive](asked, versions).fill_null(False)
+    mask = np.asarray(fits)
+    rows, positions = pairs.rows[mask], pairs.positions[mask]
+    candidates = pa.table({"row": rows, "version": versions.filter(fits)})
+    direction = "ascending" if as_of.is_latest else "descending"
+    order = np.asarray(pc.sort_indices(candidates, sort_keys=[("row", "ascending"), ("version", direction)]))
+    rows, positions = rows[order], positions[order]
+    last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
+    return Pairs(rows[last], positions[last])
 
 
 def _with_missing(pairs: Pairs, count: int) -> Pairs:

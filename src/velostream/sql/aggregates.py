@@ -102,18 +102,20 @@ def _window_state(
 ) -> WindowState:
     said = window_options(options, text=text)
     return WindowState(
-        time=cutter.fed_name(window.time),
+        time=cutter.fed_name(window.event_time),
         end=None if window.is_session else cutter.fed_name(field_of(window.call, END)),
         gap=window.size if window.is_session else None,
         tracked=cutter.tracked(bare, window).sql(dialect="spark"),
         watermark=said.watermark,
         late=said.late,
         emit=emit,
-        reads=tuple(_written(part) for part in cutter.fed),
+        reads=tuple(_written(part, window) for part in cutter.fed),
     )
 
 
-def _written(part: exp.Expr) -> str:
+def _written(part: exp.Expr, window: GroupedWindow) -> str:
+    if canonical(part) == canonical(window.event_time):
+        return "_event_time"
     field = window_field(part)
     return part.sql(dialect="spark") if field is None else f"_window_{field}"
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from velostream.errors import ValidationError
 from velostream.sql.naming import identifier
-from velostream.sql.parentheses import without_parentheses
+from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.plan import Catalog
 from velostream.sql.pointing import pointer
 from velostream.sql.statements import OptionValue, Query
 
+_MADE = "velostream_asof"
 _BACKWARDS = (exp.GTE, exp.GT)
 _FORWARDS = (exp.LTE, exp.LT)
 _MIRRORED = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.LT: exp.GT}
@@ -32,6 +33,24 @@ def spell_out_asof(query: Query, *, catalog: Catalog, options: Sequence[OptionVa
             if _is_asof(join):
                 _spell_out(join, select, catalog=catalog, options=options, text=text)
     return replace(query, tree=tree)
+
+
+@dataclass(frozen=True)
+class NearestRow:
+    """What the lateral subquery of an ASOF JOIN consists of."""
+
+    table: exp.Table
+    conditions: tuple[exp.Expr, ...]
+    descending: bool
+
+
+def nearest_row(item: exp.Expr) -> NearestRow | None:
+    """The parts of an item of FROM that `spell_out_asof` has made; None for any other."""
+    if not item.meta.get(_MADE) or not isinstance(item.this, exp.Subquery):
+        return None
+    inner = item.this.this
+    (order,) = inner.args["order"].expressions
+    return NearestRow(inner.args["from_"].this, tuple(conjuncts(inner.args["where"].this)), bool(order.args["desc"]))
 
 
 def _is_asof(join: exp.Join) -> bool:
@@ -67,6 +86,7 @@ def _spell_out(
     lateral = exp.Lateral(
         this=exp.Subquery(this=inner), view=False, outer=False, alias=exp.TableAlias(this=identifier(alias))
     )
+    lateral.meta[_MADE] = True
     for name in ("method", "match_condition", "using"):
         join.set(name, None)
     join.set("this", lateral)

@@ -124,6 +124,9 @@ def _lookup_text(lookup: Lookup, entry: Input) -> str:
         how = f"by key ({columns}), an index lookup: the join's equalities are the table's key"
     else:
         how = f"by index on ({columns}), made for this query: the join's equalities are not the table's key"
+    if lookup.as_of is not None:
+        which = "latest" if lookup.as_of.is_latest else "earliest"
+        how += f"; of these the {which} {lookup.as_of.column} as of {lookup.as_of.driving}"
     return f'{kind} table "{entry.target.name}" {how}; driven by {driving}'
 
 

@@ -10,13 +10,14 @@ from sqlglot import exp
 
 from velostream.model.schema import Schema
 from velostream.model.types import render_type
+from velostream.sql.asof import NearestRow, nearest_row
 from velostream.sql.functions import is_nondeterministic
 from velostream.sql.keytypes import expression_type, field_type, key_cast
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import conjuncts, without_parentheses
-from velostream.sql.plan import Input, KeyPair, Lookup, Stages
+from velostream.sql.plan import AsOf, Input, KeyPair, Lookup, Stages
 from velostream.sql.scope import Frame, Origin, StarColumn, input_of, origin_of, set_origin
 from velostream.sql.shape import driving_index, from_items, nested_queries, reads_input
 
@@ -87,24 +88,70 @@ class _Planner:
             raise _NoFastWay("tables are joined to each other before the stream")
         self._admit(items[position], driving=True)
         lookups: list[tuple[_Joined, bool, list[_Equality]]] = []
+        as_of: dict[str, AsOf] = {}
         for number, join in enumerate(joins, start=1):
             swapped = number == position
             table = items[0] if swapped else join.this
             outer = self._outer(join, swapped=swapped)
-            joined = self._admit(table, driving=False)
-            lookups.append((joined, outer, self._equalities(join, joined, outer=outer)))
+            nearest = nearest_row(table)
+            joined = self._admit(table if nearest is None else nearest.table, driving=False)
+            if nearest is None:
+                lookups.append((joined, outer, self._equalities(join, joined, outer=outer)))
+            else:
+                equalities, as_of[joined.prefix] = self._as_of(nearest, joined)
+                lookups.append((joined, outer, equalities))
         keys = [tuple(self._key_pair(equality, joined) for equality in pairs) for joined, _, pairs in lookups]
         sql = self._sql()
         return Stages(
             tuple(
-                Lookup(joined.relation, outer, pairs, tuple(joined.used), joined.prefix, _access(joined, pairs))
+                Lookup(
+                    joined.relation,
+                    outer,
+                    pairs,
+                    tuple(joined.used),
+                    joined.prefix,
+                    _access(joined, pairs),
+                    as_of.get(joined.prefix),
+                )
                 for (joined, outer, _), pairs in zip(lookups, keys, strict=True)
             ),
             sql,
         )
 
+    def _as_of(self, nearest: NearestRow, joined: _Joined) -> tuple[list[_Equality], AsOf]:
+        """The equalities of an ASOF JOIN, and which of the rows they find it means."""
+        pairs: list[_Equality] = []
+        found: AsOf | None = None
+        for condition in nearest.conditions:
+            equality = self._equality(condition, joined)
+            if equality is not None and all(pair.column != equality.column for pair in pairs):
+                pairs.append(equality)
+                continue
+            if found is not None or not isinstance(condition, exp.GTE | exp.GT | exp.LTE | exp.LT):
+                raise _NoFastWay(f'the ASOF JOIN to "{joined.alias}" has a condition besides equalities')
+            own, driving = without_parentheses(condition.expression), without_parentheses(condition.this)
+            if origin_of(own) is None or not self._drives(driving, joined):
+                own, driving = driving, own
+            found = self._nearest(condition, own, driving, joined, descending=nearest.descending)
+        if not pairs or found is None:
+            raise _NoFastWay(f'no column of "{joined.alias}" is compared for equality with the stream')
+        return pairs, found
+
+    def _nearest(
+        self, condition: exp.Expr, own: exp.Expr, driving: exp.Expr, joined: _Joined, *, descending: bool
+    ) -> AsOf:
+        origin = origin_of(own) if isinstance(own, exp.Column) else None
+        if origin is None or origin.fields or not self._drives(driving, joined):
+            raise _NoFastWay(f'the times of the ASOF JOIN to "{joined.alias}" are more than columns')
+        wanted = joined.schema.column(origin.column)
+        if expression_type(driving, self._type_of) != wanted.type:
+            raise _NoFastWay(f"the time compared with {joined.alias}.{wanted.name} is no {wanted.sql_type}")
+        text = self._rewritten(driving, qualifier=None).sql(dialect="spark")
+        return AsOf(text, wanted.name, descending, isinstance(condition, exp.GTE | exp.LTE))
+
     def _check_form(self) -> None:
-        if self.select.args.get("with_") or not all(reads_input(item) for item in from_items(self.select)):
+        plain = all(reads_input(item) or nearest_row(item) is not None for item in from_items(self.select))
+        if self.select.args.get("with_") or not plain:
             raise _NoFastWay("FROM has more than plain tables and streams (a subquery, CTE, function or sample)")
         if next(nested_queries(self.select), None) is not None:
             raise _NoFastWay("a subquery reads a table")

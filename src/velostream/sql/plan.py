@@ -104,6 +104,20 @@ class KeyPair:
 
 
 @dataclass(frozen=True)
+class AsOf:
+    """Of the rows that a key finds, the one whose version is the nearest to a time."""
+
+    driving: str
+    """The time: Spark SQL over the columns of the stage so far, of the column's type."""
+    column: str
+    """The column with the version."""
+    is_latest: bool
+    """The latest one before the time, else the earliest one after it."""
+    is_inclusive: bool
+    """Whether a version of just that time serves."""
+
+
+@dataclass(frozen=True)
 class Lookup:
     """One join through the lookup stage.
 
@@ -119,6 +133,8 @@ class Lookup:
     prefix: str
     access: str
     """`key` or `index`, for EXPLAIN."""
+    as_of: AsOf | None = None
+    """None: every row that the key finds."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _bound(
     join.set("on", exp.and_(exp.paren(without_parentheses(join.args["on"])), within, copy=False))
 
 
-def _time(alias: str, options: Sequence[OptionValue], *, join: exp.Join, text: str) -> exp.Column:
+def _time(alias: str, options: Sequence[OptionValue], *, join: exp.Join, text: str) -> exp.Expr:
     given = {option.name.lower(): option.value for option in options}
     name = given.get(f"{alias.lower()}.{_EVENT_TIME}") or given.get(_EVENT_TIME)
     if name is None:
@@ -105,4 +105,6 @@ def _time(alias: str, options: Sequence[OptionValue], *, join: exp.Join, text: s
             hint=f"WITH ('event.time.field' = 'ts'), or '{alias}.event.time.field' where the names differ",
             **pointer(join.this, text),
         )
-    return exp.Column(this=identifier(name), table=identifier(alias))
+    # Text plus an interval would be text in Spark, and be compared as such.
+    column = exp.Column(this=identifier(name), table=identifier(alias))
+    return exp.Cast(this=column, to=exp.DataType.build("TIMESTAMP", dialect="spark"))

@@ -116,6 +116,12 @@ class GroupedWindow:
         return time
 
     @property
+    def event_time(self) -> exp.Expr:
+        """The time as Spark's windows read it, by its own rules: a text or a date becomes a timestamp."""
+        arguments = [exp.Var(this="MICROSECOND"), exp.Literal.number(0), self.time.copy()]
+        return exp.Anonymous(this="timestampadd", expressions=arguments)
+
+    @property
     def is_session(self) -> bool:
         return self.kind is WindowKind.SESSION
 

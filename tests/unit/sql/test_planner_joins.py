@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from velostream.errors import SqlError
 from velostream.model.schema import Schema
-from velostream.sql.plan import KeyPair, Lookup, MapPlan, RelationKind, Stages
+from velostream.sql.plan import AsOf, KeyPair, Lookup, MapPlan, RelationKind, Stages
 
 
 @pytest.fixture
@@ -231,3 +232,24 @@ def test_a_stream_alone_needs_no_fast_way(general):
     found = general("SELECT id FROM orders WHERE amount > 1")
     assert found.why_not == ""
     assert found.sql == "SELECT id FROM in_0 AS orders WHERE amount > 1"
+
+
+def test_asof_is_a_lookup_of_the_nearest_version(view, shop):
+    schema = Schema.of(("sku", "STRING"), ("valid_from", "TIMESTAMP"), ("rate", "DECIMAL(10,2)"))
+    shop.add("rates", RelationKind.TABLE, schema, version_column="valid_from")
+    shop.query_options += ["event.time.field"]
+    join = "SELECT o.id, r.rate FROM orders o ASOF LEFT JOIN rates r"
+    plan = view(f"{join} MATCH_CONDITION (o.ts >= r.valid_from) ON o.sku = r.sku").map
+    assert plan.stages.lookups[0].as_of == AsOf("`ts`", "valid_from", is_latest=True, is_inclusive=True)
+    assert plan.stages.lookups[0].outer
+    by_options = view(f"{join} ON o.sku = r.sku WITH ('event.time.field' = 'ts')").map
+    assert by_options.stages == plan.stages
+    later = view(f"{join} MATCH_CONDITION (o.ts < r.valid_from) ON r.sku = o.sku").map
+    assert later.stages.lookups[0].as_of == AsOf("`ts`", "valid_from", is_latest=False, is_inclusive=False)
+    general = view(f"{join} MATCH_CONDITION (o.ts >= r.valid_from) ON o.sku = r.sku AND r.rate > 1").map
+    assert general.stages is None
+    assert "ORDER BY r.valid_from DESC LIMIT 1" in general.sql
+    with pytest.raises(SqlError, match="which version is meant"):
+        view(f"{join} ON o.sku = r.sku")
+    with pytest.raises(SqlError, match="MATCH_CONDITION compares"):
+        view(f"{join} MATCH_CONDITION (o.ts >= o.ts) ON o.sku = r.sku")
