@@ -64,6 +64,9 @@ def foreign_codec(type_: pa.DataType, store_type: str) -> Codec | None:
         equality, order = "toString({} + 0.0)", None
     elif pa.types.is_string(type_) and _bare(store_type) != "String":
         equality, order = "toString({})", None
+    elif _bare(store_type).startswith("FixedString"):
+        # Compared as it is it equals texts without its last zeros, too.
+        equality = order = "hex({})"
     return Codec(type_, store_type, bound, decode, equality=equality, order=order)
 
 

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pymysql
 import pytest
 
+from velostream.engine.grouping import columns_read, grouped
 from velostream.errors import Category, StateError, StoreError, TableError, VelostreamError
 from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, ColumnRef, Literal
+from velostream.model.grouping import Grouping, Measure, MeasureKind
 from velostream.model.schema import Schema
 from velostream.tables.base import Table, TableSpec
 from velostream.tables.mysql import MysqlTable
@@ -137,6 +139,30 @@ def test_others_write_tables_with_hidden_keys_as_they_write_any(open_table: Open
     upsert(table, ("a ", None, 5), (None, None, 6))
     assert sorted(values(table, "n")) == [1, 2, 5, 6]
     assert table.snapshot().get(("x" * 100_000, at))["n"] == 1  # type: ignore[index]
+
+
+def test_groups_are_told_apart_exactly_whatever_their_collation_calls_equal(open_table: Open, theirs: Run):
+    theirs(
+        "CREATE TABLE grouped (id INT PRIMARY KEY, name VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, "
+        "other VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_swedish_ci, amount DECIMAL(10,2), count INT UNSIGNED)"
+    )
+    names = [("a", "é"), ("A", "e"), ("a ", "é"), ("ä", "E"), (None, None), ("a", "é ")]
+    for number, (name, other) in enumerate(names):
+        theirs("INSERT INTO grouped VALUES (%s, %s, %s, 1.5, 4294967295)", number, name, other)
+    columns = (("name", "STRING"), ("other", "STRING"), ("amount", "DECIMAL(10,2)"), ("count", "BIGINT"))
+    table = open_table(Schema.of(("id", "BIGINT"), *columns, key=["id"]), "grouped", access="read-only")
+    measures = (
+        *(Measure(MeasureKind.DISTINCT, name) for name in ("name", "other")),
+        *(Measure(MeasureKind.SUM, name) for name in ("amount", "count")),
+        Measure(MeasureKind.MIN, "name"),
+        Measure(MeasureKind.MAX, "other"),
+    )
+    for by in (("name",), ("other",), ("name", "other")):
+        grouping = Grouping(measures, by)
+        found = table.snapshot().group(grouping)
+        assert found is not None
+        expected = grouped(table.snapshot().scan(None, columns_read(grouping)), grouping, table.schema)
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist()))
 
 
 def test_keys_of_others_are_found_exactly_whatever_their_collation_calls_equal(open_table: Open, theirs: Run):
