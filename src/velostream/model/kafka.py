@@ -17,7 +17,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from velostream.errors import Category, SourceError, StoreError
+from velostream.errors import Category, OptionError, SourceError, StoreError
 from velostream.model.options import Option, Options, OptionType
 
 if TYPE_CHECKING:
@@ -144,25 +144,25 @@ class TopicClient:
 
     def describe(self) -> TopicState:
         """The topic as it is now; the error `missing-topic` when there is none."""
-        from confluent_kafka import TopicCollection
-
         name = self.address.topic
         with self.speaking():
+            from confluent_kafka import TopicCollection
+
             answer = self._admin().describe_topics(TopicCollection([name]), request_timeout=self._timeout)
             found = self._answer(answer[name])
         return TopicState(str(found.topic_id), tuple(sorted(partition.id for partition in found.partitions)))
 
     def offsets(self, partitions: Sequence[int], *, beginning: bool = False, committed: bool = True) -> dict[int, int]:
         """The first offset of each partition, or the one after its last; `committed` stops before open transactions."""
+        if not partitions:
+            return {}
+        driver = _driver()
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        if not partitions:
-            return {}
         wanted = OffsetSpec.earliest() if beginning else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         places = {TopicPartition(self.address.topic, partition): wanted for partition in partitions}
-        driver = _driver()
         deadline = time.monotonic() + self._timeout
         with self.speaking():
             while True:
@@ -176,8 +176,6 @@ class TopicClient:
 
     def create_if_missing(self) -> None:
         """Make the topic unless it is there, with as many partitions and copies as options or environment say."""
-        from confluent_kafka.admin import NewTopic
-
         try:
             self.describe()
         except SourceError as error:
@@ -186,6 +184,8 @@ class TopicClient:
         else:
             return
         with self.speaking(ignoring="TOPIC_ALREADY_EXISTS"):
+            from confluent_kafka.admin import NewTopic
+
             copies = min(self._replication(), len(self._admin().list_topics(timeout=self._timeout).brokers))
             topic = NewTopic(self.address.topic, num_partitions=self._partitions(), replication_factor=copies)
             answers = self._admin().create_topics([topic], request_timeout=self._timeout)
@@ -202,17 +202,20 @@ class TopicClient:
             else:
                 return
 
-    def consumer(self, **properties: Any) -> Consumer:
-        """A consumer that belongs to no group. It is the caller's to close."""
+    def consumer(self, needed: Mapping[str, Any], *, preferred: Mapping[str, Any] | None = None) -> Consumer:
+        """A consumer that joins no group, the caller's to close; `kafka.*` options win over what is preferred."""
         driver = _driver()
-        own = {"group.id": "velostream", "enable.auto.commit": False}
+        preferred = {"group.id": "velostream", **(preferred or {})}
         with self.speaking():
-            return driver.Consumer(self._properties(own | properties))  # type: ignore[no-any-return]
+            made: Consumer = driver.Consumer(self._properties({"enable.auto.commit": False, **needed}, preferred))
+            return made
 
-    def producer(self, **properties: Any) -> Producer:
+    def producer(self, needed: Mapping[str, Any], *, preferred: Mapping[str, Any]) -> Producer:
+        """A producer; `kafka.*` options win over what is preferred."""
         driver = _driver()
         with self.speaking():
-            return driver.Producer(self._properties(properties))  # type: ignore[no-any-return]
+            made: Producer = driver.Producer(self._properties(needed, preferred))
+            return made
 
     @contextmanager
     def speaking(self, *, ignoring: str = "") -> Iterator[None]:
@@ -250,8 +253,10 @@ class TopicClient:
 
     def _missing(self) -> SourceError:
         driver = _driver()
+        copies = self._replication()
         try:
-            known = list(self._admin().list_topics(timeout=self._timeout).topics)
+            cluster = self._admin().list_topics(timeout=self._timeout)
+            known, copies = list(cluster.topics), min(copies, len(cluster.brokers))
         except driver.KafkaException:
             # Near names are a courtesy; that the topic is missing is known already.
             known = []
@@ -259,7 +264,7 @@ class TopicClient:
             self.address.topic,
             brokers=self.address.brokers,
             partitions=self._partitions(),
-            replication=self._replication(),
+            replication=copies,
             known=known,
         )
 
@@ -268,7 +273,7 @@ class TopicClient:
             _driver()
             from confluent_kafka.admin import AdminClient
 
-            self._made_admin = AdminClient(self._properties({}))
+            self._made_admin = AdminClient(self._properties({}, {}))
         return self._made_admin
 
     def _answer(self, future: Future[Any]) -> Any:
@@ -286,7 +291,7 @@ class TopicClient:
                 raise self.no_answer(waited)
         return future.result()
 
-    def _properties(self, own: Mapping[str, Any]) -> dict[str, Any]:
+    def _properties(self, needed: Mapping[str, Any], preferred: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: self._options.text(name) for name in self._options}
         said = {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
         said |= {name: value for name, value in given.items() if name in _PASSED_ON or name.startswith("ssl.")}
@@ -295,19 +300,27 @@ class TopicClient:
             "log_level": 0,
             "socket.connection.setup.timeout.ms": max(1000, round(self._timeout * 1000)),
             "reconnect.backoff.max.ms": 1000,
-            **own,
+            **preferred,
             **said,
+            **needed,
             "bootstrap.servers": self.address.brokers,
             "error_cb": self._complaints.append,
         }
 
     def _partitions(self) -> int:
         found = self._options.integer("topic.partitions")
-        return found or int(os.environ.get("VELOSTREAM_DEFAULT_PARTITIONS") or _DEFAULT_PARTITIONS)
+        return found or _number_of("VELOSTREAM_DEFAULT_PARTITIONS", _DEFAULT_PARTITIONS)
 
     def _replication(self) -> int:
         found = self._options.integer("topic.replication")
-        return found or int(os.environ.get("VELOSTREAM_DEFAULT_REPLICATION_FACTOR") or _DEFAULT_REPLICATION)
+        return found or _number_of("VELOSTREAM_DEFAULT_REPLICATION_FACTOR", _DEFAULT_REPLICATION)
+
+
+def _number_of(variable: str, default: int) -> int:
+    value = os.environ.get(variable, "").strip()
+    if value and not (value.isdigit() and int(value)):
+        raise OptionError.value(variable, value, expected="a whole number above 0")
+    return int(value) if value else default
 
 
 def _driver() -> ModuleType:

@@ -44,7 +44,7 @@ _OF_MESSAGE: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
 """Columns that become parts of the message other than its value: what they hold."""
 _TRANSACTION_SECONDS = 60
 _QUEUE_SECONDS = 1.0
-_PRODUCING = {
+_PREFERRED = {
     # Rows of one key go where other writers of the topic, which are mostly Java's, put them.
     "partitioner": "murmur2_random",
     "linger.ms": 5,
@@ -143,10 +143,10 @@ class _Writer:
         self._name = f"velostream-{name}"
         self._written: int | None = None
         with client.speaking():
-            self._producer: Producer = client.producer(**_PRODUCING, **{"transactional.id": self._name})
+            self._producer: Producer = client.producer({"transactional.id": self._name}, preferred=_PREFERRED)
             # Ends what a former producer of this name has begun, and keeps it from ever writing again.
             self._producer.init_transactions(2 * client.timeout_seconds)
-            self._group: Consumer = client.consumer(**{"group.id": self._name, "isolation.level": "read_committed"})
+            self._group: Consumer = client.consumer({"group.id": self._name, "isolation.level": "read_committed"})
 
     def write(self, messages: Iterator[Any], number: int) -> None:
         """One transaction with the messages and the number, unless one has been committed already."""

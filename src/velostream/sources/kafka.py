@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from velostream.errors import SourceError
+from velostream.errors import OptionError, SourceError
 from velostream.formats.options import RECORD_OPTIONS, format_settings
 from velostream.formats.registry import RECORD_NAMES, record_format
 from velostream.model.kafka import CLIENT_OPTIONS, TOPIC_OPTIONS, TopicAddress, TopicClient, TopicState
@@ -93,6 +93,10 @@ class KafkaSource(Source):
         self._declared = declared_columns(self.spec, self.settings.text("record.schema"))
         settings = format_settings(self.settings, declared=self._declared, subject=f"{self._address.topic}-value")
         self._format = record_format(self.settings.text("format") or "json", settings)
+        if self.settings.text("changelog") == "changes" and not self._format.gives_changes:
+            raise OptionError.value(
+                "changelog", "changes", expected=f"append or upsert: {self._format.name} messages hold no changes"
+            )
         self._client = TopicClient(self._address, self.settings)
         self._reader = RangeReader(self._client, committed=self._committed)
         self._described: TopicState | None = None

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 _MESSAGES_PER_BATCH = 32_768
 _GATHERING_SECONDS = 0.05
 """How long to wait for more messages than there are, where a gap makes us expect too many."""
-_PROPERTIES = {
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
+_NEEDED = {"enable.partition.eof": True, "auto.offset.reset": "error"}
+_PREFERRED = {
     # That a range ends with a gap is only known from a fetch that found nothing.
     "fetch.wait.max.ms": 20,
     "fetch.message.max.bytes": 4 << 20,
@@ -67,7 +66,7 @@ class RangeReader:
         if self._consumer is not None and self._next == (partition, start):
             return self._consumer
         self.close()
-        self._consumer = self._client.consumer(**_PROPERTIES, **{"isolation.level": self._level})
+        self._consumer = self._client.consumer(_NEEDED | {"isolation.level": self._level}, preferred=_PREFERRED)
         self._consumer.assign([TopicPartition(self._client.address.topic, partition, start)])
         return self._consumer
 

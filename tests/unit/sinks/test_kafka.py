@@ -45,7 +45,7 @@ class Producer:
         killed()
 
 make = kafka.TopicClient.producer
-kafka.TopicClient.producer = lambda self, **properties: Producer(make(self, **properties))
+kafka.TopicClient.producer = lambda self, needed, preferred: Producer(make(self, needed, preferred=preferred))
 rows = pa.table({"id": [1, 2, 3]})
 sink = kafka.KafkaSink(SinkSpec("kafka", url, {}))
 sink.open(Schema.from_arrow(rows.schema))

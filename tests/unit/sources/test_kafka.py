@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import sys
 import time
 
 import confluent_kafka
@@ -11,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from velostream.errors import Category, OptionError, SourceError, render_text
+from velostream.errors import Category, OptionError, SourceError, StoreError, render_text
 from velostream.model import kafka as kafka_model
 from velostream.model.kafka import TopicAddress, category_of
 from velostream.model.schema import Column, Schema
@@ -341,6 +342,19 @@ class TestTrouble:
         assert caught.value.category is Category.CONFIGURATION
         with pytest.raises(OptionError):
             source_of(topic, topic_wait_timeuot="1s")
+        with pytest.raises(OptionError, match="hold no changes"):
+            source_of(topic, changelog="changes")
+
+    def test_a_missing_driver_is_named_with_what_installs_it(self, topic, monkeypatch):
+        monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+        with pytest.raises(StoreError) as caught:
+            source_of(topic).schema()
+        assert caught.value.hint == "pip install 'velostream[kafka]'"
+
+    def test_properties_that_reading_depends_on_can_not_be_changed(self, topic):
+        send(topic, [(None, '{"n": 1}')])
+        odd = {"kafka_enable_partition_eof": "false", "kafka_auto_offset_reset": "latest", "kafka_group_id": "mine"}
+        assert read(source_of(topic, **odd))[0] == [{"n": 1}]
 
     @pytest.mark.parametrize(
         ("code", "category"),
@@ -404,5 +418,8 @@ class TestAddresses:
         source = source_of(made, topic_create_if_missing="true")
         assert source.schema() is None
         assert len(source.initial_offset()["partitions"]) == 4
+        monkeypatch.setenv("VELOSTREAM_DEFAULT_PARTITIONS", "many")
+        with pytest.raises(OptionError):
+            source_of(f"{topic}_odd", topic_create_if_missing="true").schema()
         assert source_of(made, topic_create_if_missing="true", topic_partitions="9").schema() is None
         assert len(source.initial_offset()["partitions"]) == 4

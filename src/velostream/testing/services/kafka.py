@@ -6,6 +6,7 @@ import base64
 import itertools
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from velostream.engine.java import find_java
+from velostream.errors import ServiceError
 from velostream.testing.services.base import LOOPBACK, Service, free_port
 from velostream.testing.services.downloads import MavenArtifact, cached, fetch_artifacts
 
@@ -25,6 +27,7 @@ PASSWORD = "the reader's secret"  # noqa: S105 - of a server that lives as long 
 _JARS = Path(__file__).with_name("kafka_jars.txt")
 _VERSION = "4.3.1"
 _ANSWER_SECONDS = 5.0
+_LEADERS_SECONDS = 30.0
 
 
 class KafkaService(Service):
@@ -108,6 +111,7 @@ class KafkaService(Service):
         return f"{self.url}/{name}"
 
     def create_topic(self, name: str, *, partitions: int = 1, **settings: str) -> None:
+        """Make a topic; it can be written and read when this returns."""
         from confluent_kafka.admin import NewTopic
 
         config = {setting.replace("_", "."): value for setting, value in settings.items()}
@@ -115,6 +119,11 @@ class KafkaService(Service):
         admin = self.admin()
         for made in admin.create_topics([wanted]).values():
             made.result()
+        deadline = time.monotonic() + _LEADERS_SECONDS
+        while not _has_leaders(admin, name, partitions):
+            if time.monotonic() > deadline:
+                raise ServiceError(f'topic "{name}" has no leaders after {_LEADERS_SECONDS:.0f} s')
+            time.sleep(0.01)
 
     @property
     def _settings(self) -> Path:
@@ -124,6 +133,12 @@ class KafkaService(Service):
         # The least compiler and collector: a test's broker lives for a minute.
         economy = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
         return [str(find_java().path), *options, *economy, "-cp", f"{self.fetch()}/*"]
+
+
+def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic]
+    led = [partition for partition in found.partitions.values() if partition.leader >= 0]
+    return found.error is None and len(led) == partitions
 
 
 def _fetch_jars(folder: Path) -> None:
