@@ -75,9 +75,7 @@ def _source_of(column: exp.Column) -> str:
     return str(column.table if origin is None else origin.source).lower()
 
 
-def _bound(
-    join: exp.Join, select: exp.Select, length: timedelta, *, options: Sequence[OptionValue], text: str
-) -> None:
+def _bound(join: exp.Join, select: exp.Select, length: timedelta, *, options: Sequence[OptionValue], text: str) -> None:
     first, other = str(select.args["from_"].this.alias_or_name), str(join.this.alias_or_name)
     if join.args.get("using"):
         raise ValidationError(
