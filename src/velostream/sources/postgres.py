@@ -18,7 +18,7 @@ _URL = Option("url", "the address")
 
 
 class PostgresSource(DatabaseSource):
-    """A table, view or query of a PostgreSQL database, from version 12 on.
+    """A table, view or query of a PostgreSQL database, from version 14 on.
 
     Delivery guarantee: exactly-once into tables. By `cdc` every change is taken once, and transactions are never
     split. By polling, rows that come and go between two looks are never seen.
@@ -34,6 +34,7 @@ class PostgresSource(DatabaseSource):
         *(Option(name, f"as libpq's {name.replace('.', '')}") for name in _SSL),
         Option("cdc", "whether to follow the table through the database's log", OptionType.BOOLEAN, "false"),
         Option("cdc.start", "with initial.load = none: latest, earliest (of the slot), or a position in the log"),
+        Option("cdc.start.position", "another name for cdc.start"),
         Option(
             "cdc.on.gap", "when the slot is lost: fail, or read again", OptionType.CHOICE, "fail", ("fail", "snapshot")
         ),

@@ -195,7 +195,8 @@ class PostgresCapture(ReadingMode):
         return self._loaded
 
     def _first_position(self, confirmed: int) -> int:
-        written = self._source.settings.text("cdc.start") or "latest"
+        settings = self._source.settings
+        written = settings.text("cdc.start") or settings.text("cdc.start.position") or "latest"
         match written.lower():
             case "latest":
                 return max(confirmed, self._slot.present_end())

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _PAGES_WORTH_A_PART = 2_000
 """16 MB: below that, a part costs more than it brings."""
-_FIRST_WITH_PARTS = 14
-"""Versions before read a range of pages by looking at all of them."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ class PostgresSession(DatabaseSession):
             self._connection.execute("CLOSE source_rows")
 
     def parts(self, selection: Selection, count: int) -> Sequence[str]:
-        if selection.query is not None or self._connection.info.server_version < _FIRST_WITH_PARTS * 10_000:
+        if selection.query is not None:
             return ()
         ((kind, pages),) = self.ask(
             "SELECT relkind::text, (CASE WHEN relkind IN ('r', 'm') "

@@ -265,6 +265,13 @@ def test_what_commits_around_the_load_is_taken_once(database, captured):  # B37
     assert changes(reader.read()) == [(1, 4, "in the log"), (1, 5, "after")]
 
 
+def test_changes_alone_may_be_taken(database, captured):
+    reader = captured(initial__load="none")
+    assert reader.read() == []
+    database.run("INSERT INTO t VALUES (3, 'three')")
+    assert changes(reader.read()) == [(1, 3, "three")]
+
+
 def test_no_commit_splits_a_transaction(database, captured):
     reader = captured()
     reader.read()
