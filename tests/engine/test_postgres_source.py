@@ -54,6 +54,15 @@ def test_a_view_follows_a_captured_table_until_it_is_dropped(connection, url):  
     assert (run(url, slots), run(url, "SELECT * FROM pg_publication")) == ([], [])
 
 
+@pytest.mark.parametrize("options", ["", "&cdc=true", "&incremental.column=n", "&poll.interval=1s"])
+def test_a_select_sees_what_is_there_and_leaves_nothing_behind(connection, url, options):
+    run(url, "CREATE TABLE t (n int, name text)", "ALTER TABLE t REPLICA IDENTITY FULL")
+    run(url, "INSERT INTO t VALUES (1, 'one'), (1, 'one'), (2, 'two')")
+    rows = connection.execute(f"SELECT * FROM '{url}?table=t{options}' ORDER BY n").fetchall()
+    assert rows == [(1, "one"), (1, "one"), (2, "two")]
+    assert run(url, "SELECT * FROM pg_publication") == []
+
+
 def test_rows_of_a_stream_go_into_a_table_by_their_keys(connection, url):
     feed = connection.memory("arrivals")
     feed.append([{"id": 1, "name": "one"}, {"id": 2, "name": "two"}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -17,11 +17,13 @@ from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.views import ViewRunner
 from velostream.engine.options import MEMORY, query_options
 from velostream.engine.passthrough import answer
-from velostream.engine.reading import read_range
+from velostream.engine.reading import Reading, read_range
 from velostream.engine.relations import Reader, arrow_result, run_sql
 from velostream.engine.staging import Gathered, Prepare, gather
 from velostream.engine.status import State
 from velostream.errors import NotExecutableError, NotFoundError, StoreError
+from velostream.model.change import CHANGE
+from velostream.sources.base import Emits, Source
 from velostream.sql import statements as st
 from velostream.sql.lower import NotLowerable
 from velostream.sql.plan import QueryPlan, RelationKind, Strategy
@@ -131,9 +133,9 @@ class Puller:
     ) -> T:
         session = self._context.spark.session()
         instead = given or {}
-        readings = []
+        readings: list[tuple[Source, Reading]] = []
         sql = bound.plan.sql
-        with self._context.sequence.pin() as pin:
+        with self._context.sequence.pin() as pin, ExitStack() as opened:
             frames = {}
             for one in bound.inputs:
                 reader = Reader(sql, one.relation)
@@ -149,10 +151,13 @@ class Puller:
                     frames[one.relation] = self._context.frame(session, one.entry, at=pin.sequence, reader=reader)
                 elif one.spec is not None:
                     source = self._launcher.book.open(one.spec)
+                    opened.callback(source.close)
                     start = source.initial_offset()
-                    reading = read_range(session, source, start, source.latest_offset(start), one.schema)
+                    end = source.latest_offset(start)
+                    opened.callback(source.forget, end)
+                    reading = read_range(session, source, start, end, one.schema)
                     readings.append((source, reading))
-                    frames[one.relation] = reading.frame
+                    frames[one.relation] = _rows_there(reading.frame, source)
             executed = execute(run_sql(session, sql, frames))
         for source, reading in readings:
             letters = self._context.bad_record_writes("SELECT", source, reading.bad_records())
@@ -221,3 +226,10 @@ class Puller:
             known = [e.name for e in self._context.catalog.visible() if e.is_table]
             raise NotFoundError.of("table", name, known=known)
         return entry
+
+
+def _rows_there(records: DataFrame, source: Source) -> DataFrame:
+    """The rows that the records of a source stand for, read from its beginning."""
+    if source.capabilities.emits is Emits.APPENDS:
+        return records
+    return records.where(f"{CHANGE} > 0").drop(CHANGE)

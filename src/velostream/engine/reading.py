@@ -118,7 +118,7 @@ def _read_task(
 
 
 def _shaped(batches: Iterator[pa.RecordBatch], shape: Schema) -> Iterator[pa.RecordBatch]:
-    """Batches with exactly the promised columns; rows without a sign are there."""
+    """Batches with exactly the promised columns, which come first; rows without a sign are there."""
     wanted = shape.arrow
     for batch in batches:
         if len(batch.schema) < len(wanted):
@@ -127,7 +127,7 @@ def _shaped(batches: Iterator[pa.RecordBatch], shape: Schema) -> Iterator[pa.Rec
         elif batch.schema.equals(wanted):
             yield batch
         else:
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
+            yield pa.RecordBatch.from_arrays(batch.columns[: len(wanted)], schema=wanted)
 
 
 _accumulators: weakref.WeakKeyDictionary[SparkContext, Accumulator[_BadByTask]] = weakref.WeakKeyDictionary()
