@@ -214,5 +214,7 @@ def test_it_is_a_table_like_any_other_to_sql(server):
             with pytest.raises(UnsupportedError) as caught:
                 connection.execute(statement)
             assert caught.value.code == "unsupported-capability"
+        with pytest.raises(UnsupportedError, match='kind "clickhouse" can\'t do "changes"'):
+            connection.subscribe("sales")
         connection.execute("DROP TABLE sales")
     assert server.execute("SELECT count() FROM sales") == b"3\n"
