@@ -86,13 +86,13 @@ class PostgresCapture(ReadingMode):
         confirmed = self._slot.confirmed(start["slot"])
         if confirmed is None or confirmed > at:
             return self._after_a_gap(start, confirmed)
-        before = self._slot.present_end()
+        before = self._slot.readable_end()
         piece = self._look(start, changes=1 if max_rows is None else min(max_rows, _CHANGES_AT_ONCE))
         if piece is not None:
             if max_rows is None:
                 # It takes a look at everything to know where the last of it ends; the present end will do as well.
-                self._wanted = max(self._wanted, before)
-                return _after(start, before)
+                self._wanted = max(self._wanted, before, position_of(piece.end["lsn"]))
+                return _after(start, self._wanted)
             self._piece = piece
             return piece.end
         quiet = before - at
@@ -190,7 +190,7 @@ class PostgresCapture(ReadingMode):
             return self._loaded
         session: Any = self._bulk.begin()
         ((snapshot,),) = session.ask("SELECT pg_current_snapshot()::text")
-        seen_by = self._slot.present_end()
+        seen_by = self._slot.written_end()
         self._loaded = offset | {"lsn": text_of(confirmed), "snapshot": snapshot, "seen_by": text_of(seen_by)}
         return self._loaded
 
@@ -199,7 +199,7 @@ class PostgresCapture(ReadingMode):
         written = settings.text("cdc.start") or settings.text("cdc.start.position") or "latest"
         match written.lower():
             case "latest":
-                return max(confirmed, self._slot.present_end())
+                return max(confirmed, self._slot.written_end())
             case "earliest":
                 return confirmed
         try:

@@ -131,8 +131,12 @@ class PostgresSlot:
             return None
         return position_of(found[0][0])
 
-    def present_end(self) -> int:
-        """The position after all that is committed."""
+    def readable_end(self) -> int:
+        """Up to where a look that comes now sees the log; what is written but not on the server's disk is behind it."""
+        return position_of(self._ask("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+
+    def written_end(self) -> int:
+        """The position after all that anyone can have seen."""
         return position_of(self._ask("SELECT pg_current_wal_insert_lsn()::text")[0][0])
 
     def peek(self, names: SlotNames, *, changes: int | None, up_to: int | None = None) -> list[bytes]:
