@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 Prepare = Callable[[pa.Table], tuple[pa.Table, Sequence[BadRecord]]]
 """Makes rows of a table of rows of a result, and sets aside those that can't be. Goes to the workers."""
 
-_FEWEST_ROWS = 100_000
-"""Fewer of a worker's rows are sooner brought to the driver than written apart."""
-_MOST_ROWS = 500_000
-"""So many are written before more are computed."""
+_FEWEST_ROWS, _FEWEST_BYTES = 100_000, 16 << 20
+"""Less than both of a worker's rows is sooner brought to the driver than written apart."""
+_MOST_ROWS, _MOST_BYTES = 500_000, 128 << 20
+"""As much as one of these is written before more is computed."""
 _ROWS, _STAGED, _REFUSED = "rows", "staged", "refused"
 _SHAPE = "kind STRING, content BINARY"
 
@@ -63,13 +63,14 @@ def gather(frame: DataFrame, table: Table, prepare: Prepare) -> Gathered:
     stager = table.stager()
     if stager is None:
         return Gathered.here(prepare(arrow_result(frame)))
-    staging = frame.mapInArrow(_staged_by(stager, prepare, schema_of(frame).arrow, WORKER_TOKEN), _SHAPE)
+    schema = schema_of(frame).arrow
+    staging = frame.mapInArrow(_staged_by(stager, prepare, schema, WORKER_TOKEN), _SHAPE)
     given = arrow_result(staging)
     found: dict[str, list[bytes]] = {_ROWS: [], _STAGED: [], _REFUSED: []}
     for kind, content in zip(given.column(0).to_pylist(), given.column(1).to_pylist(), strict=True):
         found[kind].append(content)
     few = [pa.ipc.open_stream(content).read_all() for content in found[_ROWS]]
-    rows = pa.concat_tables(few) if few else prepare(schema_of(frame).arrow.empty_table())[0]
+    rows = pa.concat_tables(few) if few else prepare(schema.empty_table())[0]
     shares = [json.loads(content) for content in found[_STAGED]]
     refused = [
         BadRecord(raw.encode(), position, reason)
@@ -101,7 +102,7 @@ def _shares(
 ) -> Iterator[pa.RecordBatch]:
     """What becomes of the rows of one worker's share."""
     waiting: list[pa.Table] = []
-    count = 0
+    count = size = 0
     is_many = False
     for batch in batches:
         rows, refused = prepare(cast_columns(pa.Table.from_batches([batch]), schema))
@@ -111,12 +112,13 @@ def _shares(
             )
         waiting.append(rows)
         count += rows.num_rows
-        if count >= _MOST_ROWS:
+        size += rows.nbytes
+        if count >= _MOST_ROWS or size >= _MOST_BYTES:
             yield _written(waiting, stager, part)
-            waiting, count, is_many = [], 0, True
+            waiting, count, size, is_many = [], 0, 0, True
     if not count:
         return
-    if is_many or count >= _FEWEST_ROWS:
+    if is_many or count >= _FEWEST_ROWS or size >= _FEWEST_BYTES:
         yield _written(waiting, stager, part)
     else:
         yield _told(_ROWS, _as_stream(pa.concat_tables(waiting)))
