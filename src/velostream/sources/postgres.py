@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from velostream.model.options import Option, Options, OptionType
+from velostream.model.schema import Schema
 from velostream.model.server import SERVER_OPTIONS, ServerAddress, connect_seconds
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
 from velostream.sources.postgres_capture import POLL_INTERVAL, PostgresCapture
@@ -61,6 +62,12 @@ class PostgresSource(DatabaseSource):
         """The log is looked into often: that costs little."""
         follows_log = self.settings.boolean("cdc") and "poll.interval" not in self.settings
         return POLL_INTERVAL if follows_log else super().poll_interval
+
+    def schema(self) -> Schema | None:
+        found = super().schema()
+        if found is not None and isinstance(self.mode, PostgresCapture):
+            self.mode.check(found)
+        return found
 
     def reading_mode(self) -> ReadingMode:
         return PostgresCapture(self) if self.settings.boolean("cdc") else super().reading_mode()

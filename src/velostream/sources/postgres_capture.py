@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velostream.errors import OptionError, SourceError, present
+from velostream.errors import Category, OptionError, SourceError, present
 from velostream.model.change import CHANGE, UNCHANGED
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Column, Schema
@@ -103,7 +103,7 @@ class PostgresCapture(ReadingMode):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
         if start is None or start["load"] != end["load"]:
-            if self._source.settings.text("initial.load") == "none":
+            if start is None and self._source.settings.text("initial.load") == "none":
                 return ()
             return self._bulk.partitions(replaces=start is not None)
         decoded = self._decoded(start, end)
@@ -230,24 +230,38 @@ class PostgresCapture(ReadingMode):
             temporary=slot is None and reader is None,
         )
 
+    def check(self, schema: Schema) -> None:
+        """See that the log can tell which rows of the table change. Raises `SourceError` where it can't."""
+        if self._table is not None:
+            return
+        shown = self._source.selection.shown
+        # Over a connection of its own: planning asks, too, and keeps nothing open.
+        slot = PostgresSlot(self._source.driver)
+        try:
+            table = slot.table(self._source.driver.relation(self._source.selection).sql, shown=shown)
+        finally:
+            slot.close()
+        if table.identity is not None and {name.lower() for name in table.identity} != {n.lower() for n in schema.key}:
+            raise SourceError(
+                f'the log of table "{shown}" tells rows by another key',
+                detail=f"by {', '.join(table.identity)}, and the key here is {', '.join(schema.key) or 'none'}",
+                hint=f"WITH ('key' = '{','.join(table.identity)}')",
+                code="invalid-option",
+                category=Category.CONFIGURATION,
+            )
+        self._table = table
+
     def _captured(self) -> CapturedTable:
-        if self._table is None:
-            relation = self._source.driver.relation(self._source.selection).sql
-            table = self._slot.table(relation, shown=self._source.selection.shown)
-            key = present(self._source.schema()).key
-            if table.identity is not None and set(table.identity) != set(key):
-                raise SourceError(
-                    f'the log of table "{self._source.selection.shown}" tells rows by another key',
-                    detail=f"by {', '.join(table.identity)}, and the key here is {', '.join(key) or 'none'}",
-                    hint=f"WITH ('key' = '{','.join(table.identity)}')",
-                    code="invalid-option",
-                )
-            self._table = table
-        return self._table
+        self.check(present(self._source.schema()))
+        return present(self._table)
 
     def _decoder(self) -> PgOutputDecoder:
         table = self._captured()
-        return PgOutputDecoder(schema=table.schema, table=table.name, key=present(self._source.schema()).key)
+        key = present(self._source.schema()).key
+        stored = present(self._source.discovered())
+        return PgOutputDecoder(
+            schema=table.schema, table=table.name, key=tuple(stored.column(name).name for name in key)
+        )
 
     def _look(self, start: Offset, *, changes: int) -> _Piece | None:
         """The next transactions, about so many changes; None when there are none."""
