@@ -1,9 +1,9 @@
-"""Messages of ranges of offsets, exactly those and in order, through a consumer that goes on where it stopped."""
+"""Messages of ranges of offsets, exactly those and in order, through consumers that go on where they stopped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from velostream.errors import SourceError
@@ -18,26 +18,27 @@ _GATHERING_SECONDS = 0.05
 _NEEDED = {"enable.partition.eof": True, "auto.offset.reset": "error"}
 _PREFERRED = {
     # That a range ends with a gap is only known from a fetch that found nothing.
-    "fetch.wait.max.ms": 20,
+    "fetch.wait.max.ms": 100,
     "fetch.message.max.bytes": 4 << 20,
     # What is fetched beyond the end of a range is lost unless the next one follows it.
     "queued.min.messages": 100_000,
-    "queued.max.messages.kbytes": 64 << 10,
+    "queued.max.messages.kbytes": 32 << 10,
 }
+_CONSUMERS_KEPT = 4
 
 
 class RangeReader:
-    """Reads one range after the other. A range that begins where the last one ended finds its messages fetched already.
+    """Reads one range after the other. A range that begins where the last one of its partition ended finds its messages
+    fetched already.
 
-    For one thread; holds a connection between ranges, so `close` it.
+    For one thread; holds connections between ranges, so `close` it.
     """
 
     def __init__(self, client: TopicClient, *, committed: bool) -> None:
         self._client = client
         self._level = "read_committed" if committed else "read_uncommitted"
-        self._consumer: Consumer | None = None
-        self._next: tuple[int, int] | None = None
-        """The partition and offset at which the consumer stands."""
+        self._kept: dict[tuple[int, int], Consumer] = {}
+        """Consumers by the partition and offset at which they stand, the one used last at the end."""
 
     def messages(self, partition: int, start: int, end: int) -> Iterator[list[Message]]:
         """The messages from `start` up to but not including `end`, as they come. Gaps are passed over.
@@ -46,31 +47,43 @@ class RangeReader:
         """
         if start >= end:
             return
-        try:
-            with self._client.speaking():
-                consumer = self._consumer_at(partition, start)
-                self._next = None
-                yield from self._consumed(consumer, partition, start, end)
-        finally:
-            if self._next is None:
-                self.close()
+        with self._client.speaking():
+            consumer = self._consumer_at(partition, start)
+            reached = False
+            try:
+                reached = yield from self._consumed(consumer, partition, start, end)
+            finally:
+                if reached:
+                    self._keep(consumer, partition, end)
+                else:
+                    consumer.close()
 
     def close(self) -> None:
-        consumer, self._consumer, self._next = self._consumer, None, None
-        if consumer is not None:
+        for consumer in self._kept.values():
             consumer.close()
+        self._kept.clear()
 
     def _consumer_at(self, partition: int, start: int) -> Consumer:
         from confluent_kafka import TopicPartition
 
-        if self._consumer is not None and self._next == (partition, start):
-            return self._consumer
-        self.close()
-        self._consumer = self._client.consumer(_NEEDED | {"isolation.level": self._level}, preferred=_PREFERRED)
-        self._consumer.assign([TopicPartition(self._client.address.topic, partition, start)])
-        return self._consumer
+        kept = self._kept.pop((partition, start), None)
+        if kept is not None:
+            return kept
+        made = self._client.consumer(_NEEDED | {"isolation.level": self._level}, preferred=_PREFERRED)
+        made.assign([TopicPartition(self._client.address.topic, partition, start)])
+        return made
 
-    def _consumed(self, consumer: Consumer, partition: int, position: int, end: int) -> Iterator[list[Message]]:
+    def _keep(self, consumer: Consumer, partition: int, position: int) -> None:
+        for place in [place for place in self._kept if place[0] == partition]:
+            self._kept.pop(place).close()
+        while len(self._kept) >= _CONSUMERS_KEPT:
+            self._kept.pop(next(iter(self._kept))).close()
+        self._kept[partition, position] = consumer
+
+    def _consumed(
+        self, consumer: Consumer, partition: int, position: int, end: int
+    ) -> Generator[list[Message], None, bool]:
+        """What comes; at the end whether the consumer stands exactly at `end`."""
         from confluent_kafka import KafkaError
 
         heard_at = time.monotonic()
@@ -95,6 +108,5 @@ class RangeReader:
                 raise self._client.no_answer(silent)
             if messages:
                 yield messages
-        if position == end:
-            # Past it, where a gap hid the end, the consumer has lost a message of the next range.
-            self._next = (partition, end)
+        # Past it, where a gap hid the end, the consumer has lost a message of the next range.
+        return position == end
