@@ -54,6 +54,18 @@ def test_a_view_follows_a_captured_table_until_it_is_dropped(connection, url):  
     assert (run(url, slots), run(url, "SELECT * FROM pg_publication")) == ([], [])
 
 
+def test_a_table_that_is_not_there_is_waited_for_if_asked(connection, url):  # B5
+    waiting = f"CREATE TABLE patient AS SELECT id FROM '{url}?table=later'"
+    with pytest.raises(velostream.errors.SourceError) as missing:
+        connection.execute(waiting)
+    assert "database.wait.timeout" in missing.value.hint
+    connection.execute(f"{waiting} WITH ('database.wait.timeout' = '60s', 'database.retry.interval' = '100ms')")
+    assert connection.status("patient").state == "waiting"
+    run(url, "CREATE TABLE later (id int)", "INSERT INTO later VALUES (1)")
+    connection.wait("patient", timeout=60)
+    assert connection.execute("SELECT id FROM patient").fetchall() == [(1,)]
+
+
 @pytest.mark.parametrize("options", ["", "&cdc=true", "&incremental.column=n", "&poll.interval=1s"])
 def test_a_select_sees_what_is_there_and_leaves_nothing_behind(connection, url, options):
     run(url, "CREATE TABLE t (n int, name text)", "ALTER TABLE t REPLICA IDENTITY FULL")

@@ -55,6 +55,7 @@ DATABASE_OPTIONS: tuple[Option, ...] = (
     Option("parallel.readers", "parts that a large table is read in", OptionType.INTEGER, "4"),
     Option("database.wait.timeout", "how long to wait for a table or server", OptionType.DURATION, "0s"),
     Option("database.retry.interval", "how often to look for it", OptionType.DURATION, "2s"),
+    Option("database.retry.*", "strategy, multiplier, increment and max.delay, as for topics"),
 )
 
 _TOKEN = re.compile(
