@@ -1,4 +1,4 @@
-"""S3 out of the wheel `moto[server]`: buckets, objects, listings and conditional writes over real HTTP.
+"""S3 out of the wheel `moto`: buckets, objects, listings and conditional writes over real HTTP.
 
 The server keeps everything in memory: what it holds does not survive `stopped`, only its port does.
 """
@@ -36,7 +36,7 @@ class S3Service(Service):
     def fetch(cls) -> Path:
         spec = importlib.util.find_spec("moto.server")
         if spec is None or spec.origin is None:
-            raise ServiceError("no S3 to test with", hint="pip install 'moto[server]'")
+            raise ServiceError("no S3 to test with", hint="pip install 'moto[s3]' flask flask-cors")
         return Path(spec.origin).parent
 
     def prepare(self) -> None:
