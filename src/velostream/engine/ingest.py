@@ -356,7 +356,8 @@ class Ingest:
                 raise
         rest, guilty = sift(batch, consumer.probe)
         outcome = consumer.run(rest)
-        return outcome.with_writes([self.context.dead_letter_write(consumer.entry.name, self.source.spec.shown, guilty)])
+        letters = self.context.dead_letter_write(consumer.entry.name, self.source.spec.shown, guilty)
+        return outcome.with_writes([letters])
 
     def _commit(self, outcomes: list[tuple[Consumer, Outcome]], bad: list[BadRecord], end: Offset) -> None:
         settled = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]

@@ -12,7 +12,8 @@ CHANGE = "_change"
 """Name of the sign column of a change batch: int8, +1 the row is now there, -1 it is gone."""
 
 ORIGIN = "_origin"
-"""Hidden column of a folded source, text: which part of it (a file) a row came from, or which record it is the newest of."""
+"""Hidden column of a folded source, text: which part of it (a file) a row came from, or which record it is the newest
+of."""
 
 UNCHANGED = "_unchanged"
 """Name of the column of upserts that don't tell all values: a list of the columns that keep the values they have, NULL
