@@ -133,13 +133,6 @@ def set_streams(node: exp.Expr, streams: Iterable[str]) -> None:
     node.meta[_STREAMS] = frozenset(streams)
 
 
-def streams_in(node: exp.Expr | None) -> frozenset[str]:
-    """Relation names of the streams that a part of a query reads, through the names of CTEs too.
-
-    A WITH clause alone reads nothing: its queries count where they are named.
-    """
-    if node is None:
-        return frozenset()
 def without_meaning(tree: exp.Expr) -> exp.Expr:
     """A copy without what resolving has noted, to be resolved anew."""
     copied = tree.copy()
@@ -149,6 +142,13 @@ def without_meaning(tree: exp.Expr) -> exp.Expr:
     return copied
 
 
+def streams_in(node: exp.Expr | None) -> frozenset[str]:
+    """Relation names of the streams that a part of a query reads, through the names of CTEs too.
+
+    A WITH clause alone reads nothing: its queries count where they are named.
+    """
+    if node is None:
+        return frozenset()
     found: set[str] = set()
     for part in node.walk(prune=lambda n: isinstance(n, exp.With)):
         if isinstance(part, exp.Table):
