@@ -182,9 +182,7 @@ class _Planner:
         scope = scope_of(select) if select is not None else None
         if select is not None and scope is not None:
             frame = resolution.frames[scope]
-            wrong = apply_policies(
-                select, frame=frame, inputs=resolution.inputs, options=self.options, text=self.text
-            )
+            wrong = apply_policies(select, frame=frame, inputs=resolution.inputs, options=self.options, text=self.text)
             _raise_if_any(wrong)
         if select is not None and scope is not None and is_aggregated(select):
             _raise_if_any(check_repeatable(tree, where="ahead of an aggregate's state", text=self.text))

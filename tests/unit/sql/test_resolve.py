@@ -169,9 +169,10 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(plan, text, near):
 
 def test_options_may_have_a_free_part(plan):
     plan(
-        "CREATE TABLE t AS SELECT o.id FROM kafka://orders o JOIN prices p ON o.sku = p.sku "
-        "WITH ('p.join.missing' = 'skip', 'join.missing.default.price' = '0', 'kafka.group.id' = 'g')"
+        "CREATE TABLE t AS SELECT o.id, p.price FROM orders o LEFT JOIN prices p ON o.sku = p.sku "
+        "WITH ('p.join.missing' = 'defaults', 'join.missing.default.price' = '0')"
     )
+    plan("CREATE TABLE t AS SELECT id FROM kafka://orders WITH ('kafka.group.id' = 'g')")
 
 
 def test_trouble_with_a_source_passes_through(view, shop, monkeypatch):
