@@ -87,7 +87,8 @@ class FoldRunner(Runner):
     def drain(self, deadline: float) -> None:
         if self._done:
             return
-        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        patience = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+        if not self._lock.acquire(timeout=patience):
             raise self.board.timed_out("did not catch up in time")
         try:
             target = self.source.latest_offset(self._position)
