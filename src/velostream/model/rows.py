@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -20,6 +20,8 @@ from velostream.model.types import render_type
 
 _TRUE = ("true", "t", "yes", "1")
 _FALSE = ("false", "f", "no", "0")
+_EVERY_DIGIT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+"""The default context would round to 28 digits."""
 
 
 class MisfitError(ValueError):
@@ -262,7 +264,7 @@ def _fit_decimal(value: Any, type_: pa.DataType, _times: TimeRules) -> Decimal:
     number = _number(repr(value) if isinstance(value, float) else value)
     if not number.is_finite():
         raise MisfitError("not a finite number")
-    scaled = number.normalize() if -int(number.as_tuple().exponent) > type_.scale else number
+    scaled = number.normalize(_EVERY_DIGIT) if -int(number.as_tuple().exponent) > type_.scale else number
     if -int(scaled.as_tuple().exponent) > type_.scale:
         raise MisfitError(f"needs {-int(scaled.as_tuple().exponent)} digits after the point; declare the column wider")
     return scaled

@@ -57,6 +57,12 @@ def test_decimals_stay_exact():
     assert table["x"].to_pylist() == [Decimal("123.45"), Decimal("-0.50"), Decimal("3.00")]
 
 
+def test_zeros_that_do_not_fit_are_dropped_without_rounding():
+    number = "1234567890123456789012345678.0123456789"
+    rows = rows_to_arrow([{"n": Decimal(number + "0")}], Schema.of(("n", "DECIMAL(38,10)")))
+    assert rows["n"].to_pylist() == [Decimal(number)]
+
+
 def test_columns_come_in_order_of_first_appearance():
     table = rows_to_arrow([{"b": 1}, {"a": 2, "b": 3}])
     assert table.to_pylist() == [{"b": 1, "a": None}, {"b": 3, "a": 2}]
