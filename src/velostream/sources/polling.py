@@ -65,21 +65,25 @@ class Bulk:
         values: Sequence[JsonValue] = (),
         whole: bool = False,
         replaces: bool = False,
+        begun: bool = False,
     ) -> list[Partition]:
-        """All rows for which the conditions hold, `whole` in one part.
+        """All rows for which the conditions hold, `whole` in one part; as of a new moment, or of one that has `begun`.
 
-        They can be read until `close` or the next `begin`.
+        They can be read until `close` or the next moment.
         """
+        if not begun:
+            # What is held may be of an attempt that lost its server.
+            self.close()
         # What replaces all that was there is no load, and is read whole.
         limit = self._source.selection.limit if replaces else self.limit
-        begun = self._holder is not None
+        held = self._holder is not None
         holder = self._holder or self.begin()
         parts: Sequence[str] = ()
         if self._source.selection.order_by is None and limit is None and not replaces | whole:
             readers = self._source.settings.integer("parallel.readers") or 1
             parts = holder.parts(self._source.selection, readers)
         snapshot = holder.snapshot
-        if not begun and not parts:
+        if not held and not parts:
             # One reader sees one state by itself.
             self.close()
             snapshot = None
@@ -276,7 +280,10 @@ class IncrementalPolling(ReadingMode):
             return self._bulk.partitions(conditions=[everything], values=[end["last"]], whole=True)
         older = self._bulk.partitions(conditions=[f"({name} < {marker} OR {name} IS NULL)"], values=[reach])
         near = self._bulk.partitions(
-            conditions=[f"{name} >= {marker}", f"{name} <= {next_marker}"], values=[reach, end["last"]], whole=True
+            conditions=[f"{name} >= {marker}", f"{name} <= {next_marker}"],
+            values=[reach, end["last"]],
+            whole=True,
+            begun=True,
         )
         return [*near, *older]
 

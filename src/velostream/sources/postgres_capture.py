@@ -11,6 +11,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,8 @@ class PostgresCapture(ReadingMode):
         if start is None or start["load"] != end["load"]:
             if start is None and self._source.settings.text("initial.load") == "none":
                 return ()
-            return self._bulk.partitions(replaces=start is not None)
+            with self._loading():
+                return self._bulk.partitions(replaces=start is not None, begun=True)
         decoded = self._decoded(start, end)
         return [
             Partition(
@@ -119,8 +121,9 @@ class PostgresCapture(ReadingMode):
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         payload = partition.payload
         if "bulk" in payload:
-            for batch in self._read_bulk(partition, schema, on_bad):
-                yield batch if partition.replaces else with_sign(batch)
+            with self._loading():
+                for batch in self._bulk.read(partition, schema, on_bad):
+                    yield batch if partition.replaces else with_sign(batch)
             return
         if payload["number"] is None:
             return
@@ -149,9 +152,10 @@ class PostgresCapture(ReadingMode):
         self._bulk.close()
         self._slot.close()
 
-    def _read_bulk(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
         try:
-            yield from self._bulk.read(partition, schema, on_bad)
+            yield
         except SourceError:
             # The moment that was read is gone with the connection; the next attempt takes another.
             self._loaded = None

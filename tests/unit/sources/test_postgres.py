@@ -265,6 +265,25 @@ def test_what_commits_around_the_load_is_taken_once(database, captured):  # B37
     assert changes(reader.read()) == [(1, 4, "in the log"), (1, 5, "after")]
 
 
+@pytest.mark.parametrize("options", [{}, {"cdc": "true"}, {"incremental__column": "id"}])
+def test_a_load_that_loses_its_server_begins_anew(database, options):
+    database.run("CREATE TABLE big (id bigint PRIMARY KEY, body text)", "ALTER TABLE big ALTER body SET STORAGE plain")
+    database.run("INSERT INTO big SELECT i, repeat('x', 3500) FROM generate_series(1, 9000) i")
+    source = database.source(table="big", parallel__readers="2", **options)
+    reader = Reader(source)
+    source.partitions(None, source.latest_offset(None, max_rows=1_000))
+    database.run(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state = 'idle in transaction'"
+    )
+    if options.get("cdc"):
+        with pytest.raises(SourceError):
+            reader.read()
+    assert len(reader.read()) == 9000
+    source.forget(reader.position)
+    source.close()
+
+
 def test_changes_alone_may_be_taken(database, captured):
     reader = captured(initial__load="none")
     assert reader.read() == []
