@@ -198,6 +198,8 @@ class Decoded:
     """Of exactly the schema asked for, followed by `_change` (int8, +1 or -1) when the format `gives_changes`."""
     records: pa.Array
     """For each row the index of the record it came from, as int64, never falling."""
+    unpaired: frozenset[int] = frozenset()
+    """The records that change a row without telling what it was: only a key says which one that is."""
 
 
 class RecordFormat(ABC):
@@ -224,6 +226,10 @@ class RecordFormat(ABC):
 
         A NULL record gives no row and is not rejected: what it means is the source's business.
         """
+
+    def key_columns(self, keys: pa.Array) -> tuple[str, ...]:
+        """Which columns identify a row, by the keys that the records come with; none when those don't tell."""
+        return ()
 
     @abstractmethod
     def encode(self, rows: pa.Table) -> pa.Array:

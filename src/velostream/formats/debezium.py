@@ -70,6 +70,7 @@ class DebeziumRecords(RecordFormat):
 
     def decode(self, records: pa.Array, schema: Schema, reject: Reject) -> Decoded:
         changes: list[_Change] = []
+        unpaired: set[int] = set()
         failed: set[int] = set()
 
         def fail(record: int, reason: str) -> None:
@@ -81,7 +82,10 @@ class DebeziumRecords(RecordFormat):
             if record is None:
                 continue
             try:
-                changes += [_Change(sign, row, index) for sign, row in _Envelope.parse(record).changes()]
+                envelope = _Envelope.parse(record)
+                changes += [_Change(sign, row, index) for sign, row in envelope.changes()]
+                if envelope.unpaired:
+                    unpaired.add(index)
             except _FAULTS as error:
                 fail(index, f"not a Debezium event: {error}")
         # What is taken away may be known by its key alone, so NOT NULL is asked of the rows that are given only.
@@ -98,7 +102,8 @@ class DebeziumRecords(RecordFormat):
         table = table.take(pa.array(kept, pa.int64()))
         signs = pa.array([changes[index].sign for index in kept], pa.int8())
         signed = pa.Table.from_arrays([*table.columns, signs], schema=Schema((*schema.columns, _SIGN)).arrow)
-        return Decoded(signed, pa.array([changes[index].record for index in kept], pa.int64()))
+        places = pa.array([changes[index].record for index in kept], pa.int64())
+        return Decoded(signed, places, frozenset(unpaired - failed))
 
     def encode(self, rows: pa.Table) -> pa.Array:
         raise UnsupportedError(
@@ -107,10 +112,8 @@ class DebeziumRecords(RecordFormat):
             code="unsupported-format",
         )
 
-    @staticmethod
-    def key_columns(keys: pa.Array) -> tuple[str, ...]:
-        """Which columns identify a row, by the keys of the messages; none when they don't tell."""
-        for key in keys.drop_null().to_pylist():
+    def key_columns(self, keys: pa.Array) -> tuple[str, ...]:
+        for key in self._bodies(keys.drop_null()).to_pylist():
             try:
                 found = parse_json(key)
             except _FAULTS:
@@ -138,6 +141,11 @@ class _Envelope:
         if not isinstance(payload, dict) or "op" not in payload:
             raise ValueError("it has no payload with an op")
         return cls(payload, types)
+
+    @property
+    def unpaired(self) -> bool:
+        """An update that doesn't tell the row before."""
+        return self.payload["op"] == "u" and self.payload.get("before") is None
 
     def changes(self) -> Iterable[tuple[int, Mapping[str, Any]]]:
         """Rows that are gone and that are there now. `ValueError` for what can't be said row by row."""

@@ -24,7 +24,7 @@ COMMON_OPTIONS = (
     Option("max.rows.per.trigger", "most rows read in one step", OptionType.INTEGER),
     Option("record.schema", "columns of the records, as in CREATE TABLE"),
     Option("timezone", "zone of timestamps that carry none", OptionType.TEXT, "UTC"),
-    Option("key", "columns that identify a record, for changelog = upsert"),
+    Option("key", "columns that identify a record, for changelog = upsert or changes"),
 )
 
 OFFSET_RESET = Option("auto.offset.reset", "where reading begins: earliest or latest", OptionType.TEXT, "earliest")

@@ -131,12 +131,18 @@ class KafkaSource(Source):
         if self.settings.boolean("topic.create.if.missing"):
             self._client.create_if_missing()
         topic = self._topic(now=True)
-        found = self._declared or self._format.infer(self._sample(topic))
-        if found is None:
-            return None
+        found, key = self._declared, self._key
+        changes = self.capabilities.emits is Emits.CHANGES
+        if found is None or changes:
+            keys, values = self._sample(topic)
+            found = found or self._format.infer(values)
+            if found is None:
+                return None
+            if changes and "key" not in self.settings:
+                key = self._key_told(keys, found) or key
         added = [OF_MESSAGES[name] for name in self.system_columns]
         own = [column for column in found.columns if column.name.lower() not in self.system_columns]
-        return Schema((*own, *added)).with_key(self._key)
+        return Schema((*own, *added)).with_key(key)
 
     def initial_offset(self) -> Offset:
         topic = self._topic(now=True)
@@ -199,9 +205,18 @@ class KafkaSource(Source):
     @property
     def _key(self) -> tuple[str, ...]:
         """The columns that identify a record, where there may be one of them only: none if that's the message's key."""
-        if self.capabilities.emits is not Emits.UPSERTS:
+        if self.capabilities.emits is Emits.APPENDS:
             return ()
         return names_of(self.settings.text(COPIED)) or names_of(self.settings.text("key"))
+
+    def _key_told(self, keys: pa.Array, columns: Schema) -> tuple[str, ...]:
+        """The columns that the messages' keys consist of.
+
+        They are what the database knows its rows by, and all that a change may tell of the row before.
+        """
+        told = self._format.key_columns(keys)
+        known = {name.lower() for name in columns.names}
+        return told if all(name.lower() in known for name in told) else ()
 
     def _topic(self, *, now: bool = False) -> TopicState:
         """The topic as it is, or was a moment ago: partitions may be added, and it may be replaced by another one."""
@@ -214,18 +229,20 @@ class KafkaSource(Source):
             self._described_at = time.monotonic()
         return self._described
 
-    def _sample(self, topic: TopicState) -> pa.Array:
-        """The first values of each partition."""
+    def _sample(self, topic: TopicState) -> tuple[pa.Array, pa.Array]:
+        """The first keys and values of each partition."""
         each = max(1, _SAMPLED_MESSAGES // max(1, len(topic.partitions)))
         first = self._client.offsets(topic.partitions, beginning=True)
         last = self._client.offsets(topic.partitions, committed=self._committed)
-        values: list[bytes | None] = []
+        keys: list[bytes | str | None] = []
+        values: list[bytes | str | None] = []
         for partition in topic.partitions:
             end = min(first[partition] + each, last[partition])
             for messages in self._reader.messages(partition, first[partition], end):
+                keys += [message.key() for message in messages]
                 values += [message.value() for message in messages]
         self._reader.close()
-        return pa.array(values, pa.binary())
+        return pa.array(keys, pa.binary()), pa.array(values, pa.binary())
 
 
 def _offset(topic: TopicState, positions: Mapping[int, int]) -> Offset:

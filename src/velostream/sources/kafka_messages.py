@@ -74,6 +74,8 @@ class MessageDecoder:
             on_bad(BadRecord(raw, f"{self._topic}/{message.partition()}@{message.offset()}", reason))
 
         decoded = self._rows(messages, reject)
+        if decoded.unpaired and self._emits is Emits.CHANGES and not self._schema.key:
+            decoded = _paired(decoded, messages, reject)
         records = decoded.records.to_numpy()
         columns: dict[str, Any] = dict(zip(decoded.rows.column_names, decoded.rows.columns, strict=True))
         columns |= self._system(messages, records)
@@ -166,6 +168,19 @@ class MessageDecoder:
         if missing:
             raise ValueError(f"{key!r} has no {', '.join(missing)}")
         return {column.name: _value(by_lower[column.name.lower()], column) for column in columns}
+
+
+def _paired(decoded: Decoded, messages: Sequence[Message], reject: Callable[[int, bytes, str], None]) -> Decoded:
+    """Without the updates that nothing says the old row of: given alone, the new row would be one more."""
+    reason = "an update without the row before, of rows without a key: name it WITH ('key' = …), or log whole rows"
+    for index in sorted(decoded.unpaired):
+        reject(index, _bytes(messages[index].value()), reason)
+    kept = pc.invert(pc.is_in(decoded.records, value_set=pa.array(decoded.unpaired, pa.int64())))
+    return Decoded(decoded.rows.filter(kept), decoded.records.filter(kept))
+
+
+def _bytes(value: bytes | str | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""
 
 
 def _value(value: Any, column: Column) -> Any:

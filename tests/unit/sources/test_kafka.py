@@ -205,6 +205,24 @@ class TestMessages:
         newest, _ = read(source_of(topic, format="debezium", changelog="upsert", key="id"))
         assert newest[-1]["_change"] == -1
 
+    def test_change_events_without_the_row_before_go_by_the_key(self, topic):  # B44
+        events = [
+            {"op": "c", "before": None, "after": {"id": 1, "v": "a"}},
+            {"op": "u", "before": None, "after": {"id": 1, "v": "b"}},
+            {"op": "d", "before": {"id": 1, "v": None}, "after": None},
+        ]
+        values = [json.dumps(event) for event in events]
+        send(topic, [('{"id": 1}', value) for value in values])
+        for declared in ({}, {"record_schema": "id BIGINT, v STRING"}, {"copied": "v"}, {"key": "id"}):
+            source = source_of(topic, format="debezium", **declared)
+            assert source.schema().key == ("id",)
+            rows, bad = read(source)
+            assert [(row["id"], row["_change"]) for row in rows] == [(1, 1), (1, 1), (1, -1)]
+            assert bad == []
+        _, bad = read(source_of(topic, format="debezium"), schema=Schema.of(("id", "BIGINT"), ("v", "STRING")))
+        assert [record.raw for record in bad] == [values[1].encode()]
+        assert "'key'" in bad[0].reason
+
     def test_text_is_a_column(self, topic):
         send(topic, [(None, "one\ntwo")])
         rows, _ = read(source_of(topic, format="string"))
