@@ -270,21 +270,15 @@ class IncrementalPolling(ReadingMode):
             return ()
         if end["last"] is None:
             return self._bulk.partitions()
+        # Nothing bounds the load above: what is newer than the position comes again, and changes nothing.
+        if self._bulk.limit is not None:
+            return self._bulk.partitions(whole=True)
         schema = self._schema()
         name = self._source.driver.quote(schema.column(self._column).name)
-        first = len(self._source.driver.relation(self._source.selection).values)
-        marker, next_marker = self._source.driver.marker(first), self._source.driver.marker(first + 1)
+        marker = self._source.driver.marker(len(self._source.driver.relation(self._source.selection).values))
         reach = _json(self._back(_value(end["last"], schema.column(self._column).type)))
-        if self._bulk.limit is not None:
-            everything = f"({name} <= {marker} OR {name} IS NULL)"
-            return self._bulk.partitions(conditions=[everything], values=[end["last"]], whole=True)
         older = self._bulk.partitions(conditions=[f"({name} < {marker} OR {name} IS NULL)"], values=[reach])
-        near = self._bulk.partitions(
-            conditions=[f"{name} >= {marker}", f"{name} <= {next_marker}"],
-            values=[reach, end["last"]],
-            whole=True,
-            begun=True,
-        )
+        near = self._bulk.partitions(conditions=[f"{name} >= {marker}"], values=[reach], whole=True, begun=True)
         return [*near, *older]
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,63 @@
+"""Looks for newer rows, over SQLite: what a database that compares texts must not lose, and where looks begin."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from velostream.sources.base import SourceSpec
+from velostream.sources.sql import SqlSource
+
+
+class Database:
+    """A file with one table, and the sources over it."""
+
+    def __init__(self, path: str, *statements: str) -> None:
+        self._path = path
+        self.run(*statements)
+
+    def run(self, *statements: str) -> None:
+        connection = sqlite3.connect(self._path)
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+        connection.close()
+
+    def reader(self, *, position=None, **options: str) -> Reader:
+        named = {name.replace("__", "."): value for name, value in options.items()}
+        return Reader(SqlSource(SourceSpec("sql", f"sql://sqlite:///{self._path}", {"table": "t", **named})), position)
+
+
+class Reader:
+    """Reads on where it stopped, and says which rows came."""
+
+    def __init__(self, source: SqlSource, position) -> None:
+        self._source = source
+        self._schema = source.schema()
+        self.position = position
+
+    def read(self) -> list[int]:
+        end = self._source.latest_offset(self.position, max_rows=1_000)
+        parts = self._source.partitions(self.position, end)
+        batches = [batch for part in parts for batch in self._source.read(part, self._schema, print)]
+        self.position = end
+        self._source.commit(end)
+        return sorted(number for batch in batches for number in batch["id"].to_pylist())
+
+
+@pytest.fixture
+def timed(tmp_path):
+    return Database(
+        str(tmp_path / "timed.db"),
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, at TIMESTAMP)",
+        "INSERT INTO t VALUES (1, '2024-01-02T03:04:05'), (2, '2024-01-02T03:04:06.500'), (3, NULL)",
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"loading__bulk__max_records": "10"}])
+def test_times_that_are_kept_as_other_texts_are_loaded(timed, options):
+    reader = timed.reader(incremental__column="at", **options)
+    assert reader.read() == [1, 2, 3]
+    timed.run("INSERT INTO t VALUES (4, '2024-01-02T03:04:07')")
+    assert reader.read() == [4]
