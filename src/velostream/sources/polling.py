@@ -225,6 +225,9 @@ class IncrementalPolling(ReadingMode):
     A transaction may commit rows with values below those already seen, so each look reaches back by an overlap. Taking
     a row in twice changes nothing: it replaces the one of its key, or without a key the one that had all the same
     values. Which rows were seen is remembered in memory, so that a look that finds nothing new costs no commit.
+
+    An offset has the `last` value, the number of `looks` that found something, and without a load also the `floor`: the
+    last value at the start, and what isn't above it is never taken in.
     """
 
     capabilities = SourceCapabilities(emits=Emits.UPSERTS, incremental=True, follows=True)
@@ -248,6 +251,7 @@ class IncrementalPolling(ReadingMode):
             rows = _table(session.rows(self._newer(start, schema), schema, bad.append, size=self._fetch_size), schema)
         finally:
             session.close()
+        rows = self._above_floor(rows, start, schema)
         digests = _digests(rows)
         seen = self._remembered.get(start["looks"], set())
         fresh = [index for index, digest in enumerate(digests) if digest not in seen]
@@ -255,7 +259,7 @@ class IncrementalPolling(ReadingMode):
         unseen = tuple(record for digest, record in refused.items() if digest not in seen)
         if not fresh and not unseen:
             return start
-        end = {"last": self._newest(rows, start, schema), "looks": start["looks"] + 1}
+        end = start | {"last": self._newest(rows, start, schema), "looks": start["looks"] + 1}
         self._remembered = {start["looks"]: seen, end["looks"]: {*digests, *refused}}
         origins = [digests[index] for index in fresh]
         self._look = _Look(start, end, rows.take(pa.array(fresh, pa.int64())), origins, unseen)
@@ -337,6 +341,8 @@ class IncrementalPolling(ReadingMode):
             found = _table(session.rows(newest, only, _ignore, size=1), only)
             last = found.column(0)[0].as_py() if found.num_rows else None
             first = {"last": None if last is None else _json(last), "looks": 0}
+            if self._source.settings.text("initial.load") == "none" and last is not None:
+                first["floor"] = first["last"]
             near = self._newer(first, schema)
             rows = _table(session.rows(near, schema, _ignore, size=self._fetch_size), schema)
         finally:
@@ -362,16 +368,26 @@ class IncrementalPolling(ReadingMode):
     def _newer(self, start: Any, schema: Schema) -> Statement:
         """The rows after a position, with those of the overlap."""
         driver, column = self._source.driver, schema.column(self._column)
-        reach = None if start["last"] is None else _json(self._back(_value(start["last"], column.type)))
-        since = None if reach is None else self._bound(reach, schema)
         columns = self._source.columns_of(schema)
+        if start["last"] is None:
+            return driver.select(self._source.selection.unlimited, columns)
+        reach = self._back(_value(start["last"], column.type))
+        if "floor" in start:
+            reach = max(reach, _value(start["floor"], column.type))
+        since = driver.bindable(reach, column.type)
         if self._query is not None:
             return driver.select(self._source.selection.for_query(self._query, {"last": since}), columns)
-        if since is None:
-            return driver.select(self._source.selection.unlimited, columns)
         marker = driver.marker(len(driver.relation(self._source.selection).values))
         condition = f"{driver.quote(column.name)} >= {marker}"
         return driver.select(self._source.selection.unlimited, columns, conditions=[condition], values=[since])
+
+    def _above_floor(self, rows: pa.Table, start: Any, schema: Schema) -> pa.Table:
+        """Compared here: a database may keep its times as texts, and a query may reach below."""
+        if "floor" not in start:
+            return rows
+        column = schema.column(self._column)
+        floor = pa.scalar(_value(start["floor"], column.type), column.type)
+        return rows.filter(pc.fill_null(pc.greater(rows[column.name], floor), fill_value=True))
 
     def _newest(self, rows: pa.Table, start: Any, schema: Schema) -> JsonValue:
         """The largest value so far."""

@@ -61,3 +61,25 @@ def test_times_that_are_kept_as_other_texts_are_loaded(timed, options):
     assert reader.read() == [1, 2, 3]
     timed.run("INSERT INTO t VALUES (4, '2024-01-02T03:04:07')")
     assert reader.read() == [4]
+
+
+def test_without_a_load_a_restart_takes_in_no_old_rows(timed):
+    options = {"incremental__column": "at", "initial__load": "none"}
+    started = timed.reader(**options)
+    assert started.read() == []
+    assert timed.reader(position=started.position, **options).read() == []
+    timed.run("INSERT INTO t VALUES (4, '2024-01-02T03:04:07')")
+    again = timed.reader(position=started.position, **options)
+    assert again.read() == [4]
+    assert timed.reader(position=again.position, **options).read() == [4]
+
+
+def test_a_query_for_new_rows_finds_the_first_ones_of_an_empty_table(tmp_path):
+    database = Database(str(tmp_path / "empty.db"), "CREATE TABLE t (id INTEGER PRIMARY KEY, version INTEGER)")
+    poll = "SELECT * FROM t WHERE version >= :last"
+    reader = database.reader(incremental__column="version", poll__query=poll)
+    assert reader.read() == []
+    database.run("INSERT INTO t VALUES (1, 1)")
+    assert reader.read() == [1]
+    database.run("INSERT INTO t VALUES (2, 2)")
+    assert reader.read() == [2]
