@@ -54,6 +54,7 @@ class PostgresSource(DatabaseSource):
             connect_seconds=connect_seconds(settings),
             query_seconds=0.0 if query_timeout is None else query_timeout.total_seconds(),
             timezone=settings.text("timezone") or "UTC",
+            by_log=settings.boolean("cdc"),
         )
         return driver, table
 

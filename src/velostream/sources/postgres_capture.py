@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -171,8 +171,8 @@ class PostgresCapture(ReadingMode):
         if self._slot.publish(names, table, shown=self._source.selection.shown):
             made.append("publication")
         confirmed = self._slot.confirmed(names.slot)
-        if confirmed is not None and "slot.name" not in self._source.settings:
-            # Of a start that ended before anything was committed.
+        if "slot.name" not in self._source.settings or (confirmed is None and "slot" in made):
+            # Of a start that ended before anything was committed, or one that has lost what it should hold.
             self._slot.drop(names.slot, None)
             confirmed = None
         if "publication.name" not in self._source.settings:
@@ -254,6 +254,10 @@ class PostgresCapture(ReadingMode):
                 category=Category.CONFIGURATION,
             )
         self._table = table
+        self._warn(
+            f'column "{name}" of {shown} is generated: the log doesn\'t tell it, so it is left out'
+            for name in table.generated
+        )
 
     def _captured(self) -> CapturedTable:
         self.check(present(self._source.schema()))
@@ -312,8 +316,10 @@ class PostgresCapture(ReadingMode):
     def _note_new(self, names: set[str]) -> None:
         """Columns that came later are told of, not taken in: the statement was planned without them."""
         shown = self._source.selection.shown
-        told = (f'column "{name}" of {shown} is new; CREATE OR REPLACE takes it in' for name in sorted(names))
-        self._source.warnings += tuple(warning for warning in told if warning not in self._source.warnings)
+        self._warn(f'column "{name}" of {shown} is new; CREATE OR REPLACE takes it in' for name in sorted(names))
+
+    def _warn(self, warnings: Iterable[str]) -> None:
+        self._source.warnings += tuple(warning for warning in warnings if warning not in self._source.warnings)
 
 
 def _parts(piece: ChangedRows) -> Iterator[str]:

@@ -38,6 +38,8 @@ class PostgresDriver(DatabaseDriver):
     query_seconds: float = 0.0
     """How long a statement may take; 0 is as long as it needs."""
     timezone: str = "UTC"
+    by_log: bool = False
+    """Whether only columns count that the log tells; it leaves out generated ones."""
 
     def open(self, *, snapshot: str | None = None, shared: bool = False) -> PostgresSession:
         with self.failures():
@@ -122,8 +124,9 @@ class PostgresSession(DatabaseSession):
             "format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), "
             "CASE WHEN t.typbasetype = 0 THEN a.atttypmod ELSE t.typtypmod END), a.attnotnull::text "
             "FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
-            "WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-            [relation],
+            "WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped "
+            "AND (a.attgenerated = '' OR NOT $2::boolean) ORDER BY a.attnum",
+            [relation, str(self._driver.by_log).lower()],
             name=selection.shown,
         )
         columns = tuple(Column(name, type_of(type_), nullable=required != "true") for name, type_, required in found)
@@ -133,7 +136,9 @@ class PostgresSession(DatabaseSession):
             "WHERE i.indrelid = $1::regclass AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place",
             [relation],
         )
-        return Schema(columns, tuple(name for (name,) in key))
+        known = {column.name for column in columns}
+        names = tuple(name for (name,) in key)
+        return Schema(columns, names if known.issuperset(names) else ())
 
     def rows(self, statement: Statement, schema: Schema, on_bad: OnBad, *, size: int) -> Iterator[pa.RecordBatch]:
         times = TimeRules(self._driver.timezone)

@@ -36,6 +36,8 @@ class CapturedTable:
     name: str
     identity: tuple[str, ...] | None
     """The columns by which the log tells rows; None when it tells whole rows."""
+    generated: tuple[str, ...]
+    """The columns that the log leaves out."""
 
 
 class PostgresSlot:
@@ -73,8 +75,14 @@ class PostgresSlot:
                 hint="WITH ('poll.interval' = '30s') reads it again and again instead",
                 category=Category.CONFIGURATION,
             )
+        generated = self._ask(
+            "SELECT attname::text FROM pg_attribute WHERE attrelid = $1::regclass AND attgenerated <> '' "
+            "AND NOT attisdropped ORDER BY attnum",
+            [relation],
+        )
+        left_out = tuple(column for (column,) in generated)
         if identity == "f":
-            return CapturedTable(schema, name, None)
+            return CapturedTable(schema, name, None, left_out)
         columns = self._ask(
             "SELECT a.attname::text FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k(number, place) "
             "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number WHERE i.indrelid = $1::regclass "
@@ -88,7 +96,7 @@ class PostgresSlot:
                 hint=f"ALTER TABLE {shown} REPLICA IDENTITY FULL; or WITH ('poll.interval' = '30s') instead of cdc",
                 category=Category.CONFIGURATION,
             )
-        return CapturedTable(schema, name, tuple(column for (column,) in columns))
+        return CapturedTable(schema, name, tuple(column for (column,) in columns), left_out)
 
     def publish(self, names: SlotNames, table: CapturedTable, *, shown: str) -> bool:
         """See that the table is in the publication; whether that had to be made."""
@@ -161,7 +169,8 @@ class PostgresSlot:
         """Drop what is named, if it is there."""
         if slot is not None:
             self._ask(
-                "SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots WHERE slot_name = $1",
+                "SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots "
+                "WHERE slot_name = $1 AND database = current_database()",
                 [slot],
             )
         if publication is not None:

@@ -307,6 +307,16 @@ def test_columns_that_come_later_are_told_of(database, captured):
     assert any('"extra"' in warning for warning in reader.source.warnings)
 
 
+def test_generated_columns_are_left_out_by_the_log_and_so_by_the_load(database, captured):
+    database.run("ALTER TABLE t ADD twice int GENERATED ALWAYS AS (id * 2) STORED")
+    reader = captured()
+    assert all("twice" not in row for row in reader.read())
+    database.run("UPDATE t SET name = 'uno' WHERE id = 1")
+    assert changes(reader.read()) == [(1, 1, "uno")]
+    assert ['"twice"' in warning for warning in reader.source.warnings] == [True]
+    assert "twice" in database.source(table="t").schema().names
+
+
 def test_rows_without_a_key_are_known_by_all_their_values(database):
     database.run("CREATE TABLE bag (n int, name text)")
     source = database.source(table="bag", cdc="true")
@@ -336,6 +346,30 @@ def test_a_slot_that_is_lost_is_said_so_or_the_table_is_read_again(database, cap
     assert (replaced, sorted(row["name"] for row in rows)) == ("replaced by", ["two", "unseen"])
     database.run("UPDATE t SET name = 'seen' WHERE id = 1")
     assert [row["name"] for row in again.read()] == ["seen"]
+
+
+def test_a_slot_that_the_server_gave_up_is_made_anew():
+    # The limit is one of the whole server, so this one is nobody else's.
+    with PostgresService() as service, psycopg.connect(url := service.new_database(), autocommit=True) as connection:
+        database = Database(url, connection)
+        database.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        readers = []
+        for options in ({}, {"slot__name": "named"}):
+            reader = Reader(database.source(table="t", cdc="true", cdc__on__gap="snapshot", **options))
+            reader.source.reader = "somebody"
+            reader.read()
+            readers.append(reader)
+        database.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+        for _ in range(3):
+            database.run("CREATE TABLE passing ()", "DROP TABLE passing", "SELECT pg_switch_wal()")
+        database.run("CHECKPOINT")
+        assert database.ask("SELECT wal_status FROM pg_replication_slots") == [("lost",), ("lost",)]
+        for reader in readers:
+            assert [row if isinstance(row, str) else row["id"] for row in reader.read()] == ["replaced by", 1]
+        database.run("INSERT INTO t VALUES (2)")
+        for reader in readers:
+            assert [row["id"] for row in reader.read()] == [2]
+            reader.source.close()
 
 
 def test_a_slot_lives_as_long_as_its_reader(database, captured):
