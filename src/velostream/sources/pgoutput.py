@@ -130,9 +130,11 @@ class PgOutputDecoder:
         if message[position] in (_OLD_KEY, _OLD_ROW):
             old, _, position = _tuple(message, position + 1, names)
         new, unchanged, _ = _tuple(message, position + 1, names)
-        if whole and old is not None:
-            new.update({name: old[name] for name in unchanged})
-            unchanged = []
+        if old is not None:
+            # A key is always told in full, even if it is large and wasn't touched.
+            told = [name for name in unchanged if whole or name in self._key]
+            new.update({name: old[name] for name in told})
+            unchanged = [name for name in unchanged if name not in told]
         moved = old is not None and (not self._key or any(old[name] != new[name] for name in self._key))
         if moved and old is not None:
             if unchanged:

@@ -297,20 +297,20 @@ class PostgresCapture(ReadingMode):
         columns = {name: pa.array(values, pa.binary()).cast(pa.string()) for name, values in piece.columns.items()}
         self._note_new(set(columns) - set(schema.names))
         columns[CHANGE] = pa.array(piece.signs, pa.int8())
-        wanted = [*schema.columns, Column(CHANGE, pa.int8())]
-        if piece.unchanged:
-            kept = [piece.unchanged.get(index) for index in range(len(piece.signs))]
-            columns[UNCHANGED] = pa.array(kept, pa.list_(pa.string()))
-            wanted.append(Column(UNCHANGED, pa.list_(pa.string())))
+        wanted = (*schema.columns, Column(CHANGE, pa.int8()))
+        rejected: set[int] = set()
 
         def reject(index: int, reason: str) -> None:
+            rejected.add(index)
             raw = repr({name: values[index] for name, values in piece.columns.items()}).encode()
             on_bad(BadRecord(raw, f"change {index + 1} before {at}", reason))
 
         partial = [sign < 0 or index in piece.unchanged for index, sign in enumerate(piece.signs)]
         exempt = pa.chunked_array([pa.array(partial, pa.bool_())])
         times = TimeRules(self._source.driver.timezone)
-        rows = columns_of_texts(columns, Schema(tuple(wanted), schema.key), reject, times=times, exempt=exempt)
+        rows = columns_of_texts(columns, Schema(wanted, schema.key), reject, times=times, exempt=exempt)
+        if piece.unchanged:
+            rows = rows.append_column(UNCHANGED, pa.array(_unchanged(piece, rejected), pa.list_(pa.string())))
         yield from rows.combine_chunks().to_batches()
 
     def _note_new(self, names: set[str]) -> None:
@@ -327,6 +327,13 @@ def _parts(piece: ChangedRows) -> Iterator[str]:
         yield "truncation"
     if piece.signs:
         yield "rows"
+
+
+def _unchanged(piece: ChangedRows, rejected: set[int]) -> list[list[str] | None]:
+    """What each row that is left keeps, see `UNCHANGED`; a first half of a key's change that lost the second is none."""
+    left = (index for index in range(len(piece.signs)) if index not in rejected)
+    kept = ((index, piece.unchanged.get(index)) for index in left)
+    return [None if names == [] and index + 1 in rejected else names for index, names in kept]
 
 
 def _names(offset: Any) -> SlotNames:

@@ -252,6 +252,28 @@ def test_the_log_tells_every_change_in_order(database, captured):  # B43
     assert reader.read() == []
 
 
+def test_half_a_change_of_a_key_moves_no_values(database, captured):
+    database.run("ALTER TABLE t ADD n numeric")
+    reader = captured()
+    reader.read()
+    database.run("BEGIN", "UPDATE t SET id = 3, n = 'NaN' WHERE id = 1", "UPDATE t SET n = 1 WHERE id = 3", "COMMIT")
+    first, second = reader.read()
+    assert [(row[CHANGE], row["id"], row[UNCHANGED]) for row in (first, second)] == [(-1, 1, None), (1, 3, ["body"])]
+    assert len(reader.bad) == 1
+
+
+def test_a_large_key_that_is_not_touched_is_told(database):
+    database.run("CREATE TABLE keyed (id text PRIMARY KEY, n int)", "ALTER TABLE keyed ALTER id SET STORAGE external")
+    database.run("INSERT INTO keyed VALUES (repeat('x', 2500), 1)")
+    source = database.source(table="keyed", cdc="true")
+    reader = Reader(source)
+    reader.read()
+    database.run("UPDATE keyed SET n = 2")
+    assert [(row[CHANGE], row["id"], row["n"]) for row in reader.read()] == [(1, "x" * 2500, 2)]
+    source.forget(reader.position)
+    source.close()
+
+
 def test_what_commits_around_the_load_is_taken_once(database, captured):  # B37
     with psycopg.connect(database.url) as before:
         reader = captured(slot__name="around", publication__name="around")
