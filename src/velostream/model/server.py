@@ -66,8 +66,10 @@ class ServerAddress:
         host, port_text = _host_and_port(parts.netloc.rpartition("@")[2])
         database = options.text("database") or plain(parts.path.lstrip("/"))
         if not database:
+            # What stands before an @ that is missing may be a password, as may the parameters.
+            _, at, place = parts.netloc.rpartition("@")
             raise OptionError.value(
-                "url", plain(masked.partition("@")[2]) or "", expected=f"{schemes[0]}://user@host:{port}/database"
+                "url", f"…@{plain(place)}" if at else "…", expected=f"{schemes[0]}://user@host:{port}/database"
             )
         return cls(
             scheme=schemes[0],
@@ -121,5 +123,6 @@ def _number(text: str | None) -> int | None:
     if not text:
         return None
     if not text.isdigit():
-        raise OptionError.value("url", f"…:{text}", expected="a port number behind the host")
+        # It may be a part of a password in which a slash stands.
+        raise OptionError.value("url", "…:…", expected="a port number behind the host")
     return int(text)

@@ -330,7 +330,7 @@ def _parts(piece: ChangedRows) -> Iterator[str]:
 
 
 def _unchanged(piece: ChangedRows, rejected: set[int]) -> list[list[str] | None]:
-    """What each row that is left keeps, see `UNCHANGED`; a first half of a key's change that lost the second is none."""
+    """What each row that is left keeps, see `UNCHANGED`; half a change of a key, whose other was rejected, is none."""
     left = (index for index in range(len(piece.signs)) if index not in rejected)
     kept = ((index, piece.unchanged.get(index)) for index in left)
     return [None if names == [] and index + 1 in rejected else names for index, names in kept]

@@ -45,7 +45,12 @@ def test_parameters_are_for_the_driver():
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://u:hidden@h/d", "postgresql://u:hidden@h", "postgresql://u:hidden@h:port/d", "u:hidden@h/d"]
+    "url",
+    [
+        *("mysql://u:hidden@h/d", "postgresql://u:hidden@h", "postgresql://u:hidden@h:port/d", "u:hidden@h/d"),
+        *("postgresql://u:hidden/x@h/d", "postgresql://u:x@hidden@h", "postgresql://u:hidden"),
+        "postgresql://u@h?password=hidden",
+    ],
 )
 def test_what_is_no_address_is_refused_without_its_password(url: str):
     with pytest.raises(OptionError) as caught:
