@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from velostream.errors import Category, SourceError
@@ -31,6 +34,8 @@ _SAMPLE_RECORDS = 10_000
 _ONE_BY_ONE = 512
 _ROWS_PER_TABLE = 50_000
 _BLOCK_BYTES = 1 << 23
+_NAMES_PER_PATTERN = 40
+"""The expression for many more would be larger than the regular expression library runs fast."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -99,6 +104,9 @@ class JsonLinesFormat(LineFormat):
         readable = pa.schema(
             [pa.field(name, _read_as(column.type)) for name, column in zip(spelled, schema.columns, strict=True)]
         )
+        # Arrow reads exactly these names, and a name in another case would be a field that nobody asked for.
+        if _spells_otherwise(data, tuple(_field_names(readable))):
+            return None
         try:
             raw = arrow_json.read_json(
                 pa.BufferReader(data),
@@ -255,6 +263,41 @@ def _spelling(data: bytes, schema: Schema) -> list[str] | None:
     by_lower = {name.lower(): name for name in first}
     names = [name if name in first else by_lower.get(name.lower(), name) for name in schema.names]
     return names if len(set(names)) == len(names) else None
+
+
+def _field_names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    """The names of fields and of the fields within them."""
+    for field in fields:
+        yield field.name
+        inner = field.type
+        while pa.types.is_list(inner):
+            inner = inner.value_type
+        if pa.types.is_struct(inner):
+            yield from _field_names(inner)
+
+
+def _spells_otherwise(data: bytes, names: tuple[str, ...]) -> bool:
+    """Whether a field anywhere in the lines, which are UTF-8, is called like one of the names but for its case."""
+    ends = pa.array([0, len(data)], pa.int64()).buffers()[1]
+    text = pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(data)])
+    return any(pc.match_substring_regex(text, pattern)[0].as_py() for pattern in _other_spellings(names))
+
+
+@cache
+def _other_spellings(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Expressions for fields that are called like one of the names but for the case of at least one letter."""
+    spellings = [list(_in_other_case(name)) for name in dict.fromkeys(names)]
+    groups = (spellings[first : first + _NAMES_PER_PATTERN] for first in range(0, len(spellings), _NAMES_PER_PATTERN))
+    joined = ("|".join(itertools.chain.from_iterable(group)) for group in groups)
+    return tuple(f'"(?:{alternatives})"\\s*:' for alternatives in joined if alternatives)
+
+
+def _in_other_case(name: str) -> Iterator[str]:
+    """One expression per letter: the first one that is in another case. What follows it may be in any."""
+    for index, letter in enumerate(name):
+        flipped = letter.swapcase()
+        if flipped != letter and flipped.lower() == letter.lower():
+            yield re.escape(name[:index]) + flipped + f"(?i:{re.escape(name[index + 1 :])})"
 
 
 def _read_as(type_: pa.DataType) -> pa.DataType:

@@ -106,6 +106,19 @@ def test_json_bends_values_where_nothing_is_lost():
     ]
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        ['{"n": 1, "s": {"city": "a"}}', '{"N" : 2, "s": {"city": "b"}}', '{"n": 3, "S": {"City": "c"}}'],
+        ['{"N": 1, "S": {"CITY": "a"}}', '{"n": 2, "s": {"city": "b"}}', '{"n": 3, "s": {"city": "c"}}'],
+    ],
+)
+def test_a_field_in_another_case_is_read_whatever_record_comes_first(records):
+    schema = Schema.of(("n", "BIGINT"), ("s", "STRUCT<city: STRING>"))
+    read, _ = decoded(JsonLinesFormat(FormatSettings()), "\n".join(records).encode(), schema)
+    assert [(row["n"], row["s"]["city"]) for row in read] == [(1, "a"), (2, "b"), (3, "c")]
+
+
 def test_declared_nested_columns_in_csv_hold_json():
     schema = Schema.of(("n", "BIGINT"), ("tags", "ARRAY<STRING>"))
     rows, bad = decoded(CsvFormat(FormatSettings()), b'n,tags\n1,"[""a"", ""b""]"\n2,\n', schema)
