@@ -7,6 +7,7 @@ are what the JSON shows, and a decimal in base64 can't be told from a text.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,7 @@ _GIVES = ("c", "r", "u")
 _TAKES = ("u", "d")
 _UNCHANGED = "__debezium_unavailable_value"
 """Stands for a large value that an update left as it was and PostgreSQL therefore did not log."""
+_UNCHANGED_BYTES = base64.b64encode(_UNCHANGED.encode()).decode()
 _SILENT = ("m",)
 """Messages written to the log by hand, which are no rows."""
 _FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -156,8 +158,10 @@ class _Envelope:
             raise ValueError(f'the operation "{operation}" changes no single row')
         before, after = self._row("before"), self._row("after")
         if after is not None and before is not None:
-            after = {name: before.get(name) if value == _UNCHANGED else value for name, value in after.items()}
-        if after is not None and _UNCHANGED in after.values():
+            # A value that was too large to be logged again is not NULL: then the row before is not told in full.
+            known = {name: value for name, value in before.items() if value is not None}
+            after = {name: known.get(name, value) if _is_unchanged(value) else value for name, value in after.items()}
+        if after is not None and any(map(_is_unchanged, after.values())):
             raise ValueError("a large value that did not change was not sent; the table needs REPLICA IDENTITY FULL")
         if operation in _TAKES and before is not None:
             yield -1, before
@@ -179,10 +183,17 @@ class _Envelope:
             return dict(row)
         return {
             name: found.convert(value)
-            if value not in (None, _UNCHANGED) and (found := self.types.get(name)) is not None
+            if value is not None and not _is_unchanged(value) and (found := self.types.get(name)) is not None
             else value
             for name, value in row.items()
         }
+
+
+def _is_unchanged(value: Any) -> bool:
+    """The placeholder comes as a text, as bytes in base64, and as a list of nothing but it."""
+    if isinstance(value, list):
+        return len(value) == 1 and _is_unchanged(value[0])
+    return isinstance(value, str) and value in (_UNCHANGED, _UNCHANGED_BYTES)
 
 
 def _parsed(record: bytes) -> tuple[Any, Mapping[str, ConnectType]]:

@@ -150,6 +150,23 @@ def test_a_large_value_that_was_not_sent_is_the_one_before():
     assert "REPLICA IDENTITY FULL" in bad[0].reason
 
 
+@pytest.mark.parametrize(
+    ("field", "long", "unchanged"),
+    [
+        ({"type": "bytes"}, "bG9uZw==", base64.b64encode(b"__debezium_unavailable_value").decode()),
+        ({"type": "array", "items": {"type": "string"}}, ["long"], ["__debezium_unavailable_value"]),
+    ],
+)
+def test_large_bytes_and_lists_that_were_not_sent_are_known_as_such(field, long, unchanged):
+    fields = (ID, field | {"field": "x"})
+    after = {"id": 1, "x": unchanged}
+    rows, _, bad = read(
+        [event("u", before, after, *fields) for before in ({"id": 1, "x": long}, {"id": 1, "x": None}, None)]
+    )
+    assert [(sign, row["x"] in (b"long", ["long"])) for sign, row in rows] == [(-1, True), (1, True)]
+    assert [rejected.place for rejected in bad] == [1, 2]
+
+
 def test_an_update_without_the_row_before_is_the_new_value():
     rows, _, _ = read([event("u", None, {"id": 1})])
     assert rows == [(1, {"id": 1})]
