@@ -14,7 +14,8 @@ def connection_arguments(
     address: ServerAddress, *, parameters: Mapping[str, str], timeout_seconds: float, settings: Mapping[str, str]
 ) -> dict[str, Any]:
     """What psycopg's `connect` takes; `settings` are of the session, with UTC as its time zone."""
-    said = {"timezone": "UTC", **settings}
+    # A moment that others still read is held by a transaction in which nothing happens.
+    said = {"timezone": "UTC", "idle_in_transaction_session_timeout": "0", **settings}
     return {
         "host": address.host,
         "port": address.port,
@@ -27,6 +28,7 @@ def connection_arguments(
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
         **parameters,
         "options": " ".join([parameters.get("options", ""), *(f"-c {n}={v}" for n, v in said.items())]).strip(),
     }

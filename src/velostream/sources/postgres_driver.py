@@ -60,36 +60,32 @@ class PostgresDriver(DatabaseDriver):
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection that gives every value as its text. Raises what psycopg raises."""
-        try:
-            import psycopg
-        except ImportError as error:
-            raise StoreError.missing_driver(self.kind, module="psycopg", extra="postgres") from error
+        driver = _psycopg()
         settings = {**SESSION_SETTINGS, "timezone": self.timezone}
         if self.query_seconds:
             settings["statement_timeout"] = f"{round(self.query_seconds * 1000)}ms"
         arguments = connection_arguments(
             self.address, parameters=self.parameters, timeout_seconds=self.connect_seconds, settings=settings
         )
-        return psycopg.connect(
-            autocommit=True, context=_texts(), cursor_factory=psycopg.RawCursor, prepare_threshold=None, **arguments
+        connection: psycopg.Connection[Any] = driver.connect(
+            autocommit=True, context=_texts(), cursor_factory=driver.RawCursor, prepare_threshold=None, **arguments
         )
+        return connection
 
     @contextmanager
     def failures(self, *, name: str | None = None) -> Iterator[None]:
         """Within, errors of psycopg become errors of this source; `name` is what was being read."""
-        import psycopg
-
+        driver = _psycopg()
         try:
             yield
-        except psycopg.Error as error:
+        except driver.Error as error:
             raise self.failure(error, name=name) from error
 
     def failure(self, error: BaseException, *, name: str | None = None) -> SourceError:
         """What an error of psycopg means; without the password."""
-        import psycopg
-
+        driver = _psycopg()
         state = getattr(error, "sqlstate", None)
-        said = error.diag.message_primary if state and isinstance(error, psycopg.Error) else None
+        said = error.diag.message_primary if state and isinstance(error, driver.Error) else None
         reason = self.address.without_password(said or str(error).strip() or type(error).__name__)
         category = category_of_state(state) if state else category_of_text(reason) or Category.NETWORK
         where = str(self.address)
@@ -209,14 +205,23 @@ class PostgresSession(DatabaseSession):
         return Schema(tuple(Column(column.name, type_of(type_)) for column, (type_,) in columns))
 
 
+def _psycopg() -> Any:
+    """The driver. Raises `StoreError.missing_driver`."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise StoreError.missing_driver(PostgresDriver.kind, module="psycopg", extra="postgres") from error
+    return psycopg
+
+
 @cache
 def _texts() -> Any:
     """Adapters of psycopg, with every value loaded as the text it came as."""
-    import psycopg
+    driver = _psycopg()
     from psycopg.types.string import TextLoader
 
-    adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
-    for info in psycopg.adapters.types:
+    adapters = driver.adapt.AdaptersMap(driver.adapters)
+    for info in driver.adapters.types:
         for oid in (info.oid, info.array_oid):
             if oid:
                 adapters.register_loader(oid, TextLoader)

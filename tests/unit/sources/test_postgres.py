@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import psycopg
 import pytest
 
-from velostream.errors import Category, OptionError, SourceError
+from velostream.errors import Category, OptionError, SourceError, StoreError
 from velostream.model.change import CHANGE, UNCHANGED
 from velostream.sources.base import SourceSpec
 from velostream.sources.database import Selection, bind
@@ -427,6 +428,21 @@ def test_trouble_has_its_category_and_no_password(database, options, category): 
     assert trouble.value.category is category
     assert trouble.value.hint
     assert "s3cr3t" not in str(trouble.value)
+
+
+def test_a_driver_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError) as missing:
+        PostgresSource(SourceSpec("postgres", "postgres://h/d", {"table": "t"})).schema()
+    assert (missing.value.code, "velostream[postgres]" in missing.value.hint) == ("missing-driver", True)
+
+
+def test_a_session_outlasts_silence_but_not_a_server_that_vanished(database):
+    ((name,),) = database.ask("SELECT current_database()")
+    database.run(f'ALTER DATABASE "{name}" SET idle_in_transaction_session_timeout = 1')
+    with database.source(table="t").driver.connect() as connection:
+        assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
+        assert connection.info.get_parameters()["tcp_user_timeout"] == "60000"
 
 
 def test_an_address_may_be_in_options_and_a_password_in_a_variable(monkeypatch):
