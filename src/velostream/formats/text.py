@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import sys
 from dataclasses import replace
 
 from velostream.errors import Category, OptionError, VelostreamError
@@ -40,10 +41,15 @@ def valid_utf_8(data: bytes | memoryview) -> bool:
     return True
 
 
-def encoded(data: bytes, encoding: str) -> bytes:
-    """UTF-8 in another encoding; `VelostreamError` when a character has no place in it."""
+def encoded(data: bytes, encoding: str, *, first: bool = True) -> bytes:
+    """UTF-8 in another encoding; `VelostreamError` when a character has no place in it.
+
+    Where the encoding begins a text with its byte order, only the `first` piece says it, and the others follow it.
+    """
     if is_utf_8(encoding):
         return data
+    if not first and encoding in _WIDE:
+        encoding = f"{encoding}-{'le' if sys.byteorder == 'little' else 'be'}"
     try:
         return data.decode().encode(encoding)
     except UnicodeEncodeError as error:

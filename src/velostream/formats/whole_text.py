@@ -69,7 +69,7 @@ class WholeTextFormat(WholeFormat):
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         text = self._lines.encode(rows, first=first)
         if is_wide(self.settings.encoding):
-            text = encoded(text, self.settings.encoding)
+            text = encoded(text, self.settings.encoding, first=first)
         return compressed(text, self.settings.compression)
 
     def _pieces(self, path: Path, *, size: int) -> Iterator[_Piece]:
