@@ -3,15 +3,19 @@
 A path that ends with `/` or has no known extension is a folder: each batch is a file named by writer and epoch, written
 aside and renamed, so a repeated batch replaces itself. A single file of lines (CSV, JSON, text) is appended to, also a
 compressed one; how far each batch goes is noted in a hidden file next to it before the batch is written, so a torn one
-is cut off and a repeated one is known. A single Parquet file is written anew with each batch, its epochs inside; choose
+is cut off and a repeated one is known. Several statements may write to one file: a lock next to it keeps their batches
+apart. A single Parquet file is written anew with each batch, its epochs inside; choose
 a folder where it grows large. The other formats need a folder.
 Delivery guarantee: exactly-once.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -100,10 +104,12 @@ class FileSink(Sink):
         try:
             if self._is_folder:
                 self._write_own_file(rows, epoch)
-            elif self._format_name == "parquet":
-                self._write_anew(rows, epoch)
             else:
-                self._append(rows, epoch)
+                with self._alone():
+                    if self._format_name == "parquet":
+                        self._write_anew(rows, epoch)
+                    else:
+                        self._append(rows, epoch)
         except OSError as error:
             raise _refused(self._path, str(error)) from error
 
@@ -145,6 +151,14 @@ class FileSink(Sink):
             os.truncate(self._path, journal.before)
         epochs = {writer: number for writer, number in journal.epochs.items() if writer != journal.writer}
         return replace(journal, epochs=epochs, after=journal.before)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Waits for other writers of the file, of this process and of others, and keeps them waiting."""
+        with self._path.with_name(f".{self._path.name}.lock").open("ab") as lock:
+            # Closing it, if only by the end of the process, gives the lock back.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     @property
     def _journal_path(self) -> Path:

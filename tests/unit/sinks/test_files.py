@@ -1,10 +1,13 @@
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from velostream.errors import UnsupportedError, VelostreamError
 from velostream.model.change import Epoch
@@ -30,6 +33,30 @@ def test_csv_grows_with_one_header(tmp_path):
     sink.write(rows(), Epoch("q", 2))
     sink.write(rows(2, 3), Epoch("q", 3))
     assert path.read_text() == "n,price\n1,1.50\n2,1.50\n3,1.50\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_text_that_grows_tells_its_byte_order_once(tmp_path, encoding):
+    path = tmp_path / "out.csv"
+    for number in (1, 2):
+        sink_of(path, encoding=encoding).write(rows(number), Epoch("q", number))
+    assert path.read_bytes().decode(encoding) == "n,price\n1,1.50\n2,1.50\n"
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_writers_of_one_file_wait_for_each_other(tmp_path, name):
+    path = tmp_path / name
+    all_ready = threading.Barrier(4)
+
+    def write(writer):
+        all_ready.wait(30)
+        for number in range(1, 11):
+            sink_of(path).write(rows(number), Epoch(writer, number))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcd"))
+    written = pq.read_table(path) if name.endswith("parquet") else csv.read_csv(path)
+    assert sorted(written["n"].to_pylist()) == sorted(list(range(1, 11)) * 4)
 
 
 def test_null_and_the_empty_string_stay_apart(tmp_path):
