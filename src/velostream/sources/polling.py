@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -406,7 +406,11 @@ class IncrementalPolling(ReadingMode):
             return value - (timedelta(days=1) if written is None else parse_duration(written))
         if isinstance(value, int | float | Decimal):
             kind: Any = type(value)
-            return value - kind(_DEFAULT_OVERLAP_OF_NUMBERS if written is None else written)
+            try:
+                return value - kind(_DEFAULT_OVERLAP_OF_NUMBERS if written is None else written)
+            except (ValueError, InvalidOperation) as error:
+                expected = f'a number, as column "{self._column}" is of numbers'
+                raise OptionError.value("incremental.overlap", str(written), expected=expected) from error
         return value
 
     def _bound(self, value: JsonValue, schema: Schema) -> Any:

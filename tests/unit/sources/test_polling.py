@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from velostream.errors import OptionError
 from velostream.sources.base import SourceSpec
 from velostream.sources.sql import SqlSource
 
@@ -83,3 +84,10 @@ def test_a_query_for_new_rows_finds_the_first_ones_of_an_empty_table(tmp_path):
     assert reader.read() == [1]
     database.run("INSERT INTO t VALUES (2, 2)")
     assert reader.read() == [2]
+
+
+@pytest.mark.parametrize("type_", ["INTEGER", "REAL", "DECIMAL(9,2)"])
+def test_a_duration_is_no_overlap_of_numbers(tmp_path, type_):
+    database = Database(str(tmp_path / "n.db"), f"CREATE TABLE t (id {type_})", "INSERT INTO t VALUES (1)")
+    with pytest.raises(OptionError, match=r"incremental\.overlap"):
+        database.reader(incremental__column="id", incremental__overlap="10s").read()
