@@ -108,5 +108,7 @@ class RangeReader:
                 raise self._client.no_answer(silent)
             if messages:
                 yield messages
+                # However long that took, nobody was listening.
+                heard_at = time.monotonic()
         # Past it, where a gap hid the end, the consumer has lost a message of the next range.
         return position == end
