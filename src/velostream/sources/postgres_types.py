@@ -107,11 +107,15 @@ def columns_of_texts(
 
 _Decode = Callable[[str], Any]
 
+_TRUTHS = {"t": True, "true": True, "1": True, "f": False, "false": False, "0": False}
+_WRITTEN_TRUTHS = pa.array(["t", "f", None], pa.string())
+"""What PostgreSQL itself writes for a boolean."""
+
 
 def _decoder(type_: pa.DataType) -> _Decode | None:
     """How a text becomes a value, where Arrow can't do that itself."""
     if pa.types.is_boolean(type_):
-        return lambda text: text == "t"
+        return _truth
     if pa.types.is_binary(type_):
         return lambda text: bytes.fromhex(text.removeprefix("\\x"))
     if pa.types.is_list(type_):
@@ -121,7 +125,7 @@ def _decoder(type_: pa.DataType) -> _Decode | None:
 
 
 def _decoded(texts: pa.Array, column: Column, decode: _Decode, unfit: dict[int, str]) -> pa.Array:
-    if pa.types.is_boolean(column.type):
+    if pa.types.is_boolean(column.type) and pc.all(pc.is_in(texts, value_set=_WRITTEN_TRUTHS)).as_py():
         return pc.equal(texts, "t")
     values: list[Any] = []
     for index, text in enumerate(texts.to_pylist()):
@@ -137,6 +141,14 @@ def _decoded(texts: pa.Array, column: Column, decode: _Decode, unfit: dict[int, 
     element = column.type.value_type
     plain = pa.types.is_boolean(element) or pa.types.is_binary(element)
     return pa.array(values, pa.list_(element if plain else pa.string()))
+
+
+def _truth(text: str) -> bool:
+    """A boolean, or what a column of another type that is declared BOOLEAN holds instead."""
+    lower = text.strip().lower()
+    if lower not in _TRUTHS:
+        raise ValueError(f"not a truth value: {text[:60]}")
+    return _TRUTHS[lower]
 
 
 def _elements(text: str, decode: _Decode | None) -> Sequence[Any]:
