@@ -57,12 +57,6 @@ class Decoded:
     pieces: list[ChangedRows]
     end: int
     """The position after the last transaction in it; 0 when there was none."""
-    columns: frozenset[str]
-    """The names of all columns that the table had in this piece."""
-
-    @property
-    def rows(self) -> int:
-        return sum(len(piece.signs) for piece in self.pieces)
 
 
 class PgOutputDecoder:
@@ -73,8 +67,12 @@ class PgOutputDecoder:
         self._name = (schema.encode(), table.encode())
         self._key = key
 
-    def decode(self, messages: Iterable[bytes], *, after: int, is_known: Callable[[int], bool]) -> Decoded:
-        """Changes of transactions that end after a position and are not `is_known` by their 32-bit number."""
+    def decode(
+        self, messages: Iterable[bytes], *, after: int, until: int | None = None, is_known: Callable[[int], bool]
+    ) -> Decoded:
+        """Changes of transactions that end after a position and not after another, and are not `is_known` by their
+        32-bit number.
+        """
         relations: dict[int, list[str] | None] = {}
         pieces = [ChangedRows(truncated=False)]
         waiting: list[bytes] = []
@@ -86,7 +84,10 @@ class PgOutputDecoder:
                 waiting = []
                 taken = not is_known(_begin(message)[2])
             elif kind == _COMMIT:
-                end = _commit(message)[2]
+                committed = _commit(message)[2]
+                if until is not None and committed > until:
+                    break
+                end = committed
                 if not taken or end <= after:
                     # Tables are told once, possibly within a transaction that is passed over.
                     waiting = [one for one in waiting if one[0] == _RELATION]
@@ -94,8 +95,7 @@ class PgOutputDecoder:
                 waiting = []
             elif kind in _CHANGING:
                 waiting.append(message)
-        named = frozenset(name for columns in relations.values() for name in columns or ())
-        return Decoded([piece for piece in pieces if piece.signs or piece.truncated], end, named)
+        return Decoded([piece for piece in pieces if piece.signs or piece.truncated], end)
 
     def _apply(self, messages: list[bytes], relations: dict[int, list[str] | None], pieces: list[ChangedRows]) -> None:
         for message in messages:

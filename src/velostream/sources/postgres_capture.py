@@ -288,8 +288,9 @@ class PostgresCapture(ReadingMode):
     def _decoded(self, start: Offset, end: Offset) -> Decoded:
         """What a range of the log holds; looked up again where it isn't at hand, as in a worker."""
         if self._piece is None or (self._piece.start, self._piece.end) != (start, end):
-            messages = self._slot.peek(_names(start), changes=None, up_to=position_of(end["lsn"]))
-            decoded = self._decoder().decode(messages, after=position_of(start["lsn"]), is_known=_known(start))
+            after, until = position_of(start["lsn"]), position_of(end["lsn"])
+            messages = self._slot.peek(_names(start), changes=None, up_to=until)
+            decoded = self._decoder().decode(messages, after=after, until=until, is_known=_known(start))
             self._piece = _Piece(start, end, decoded)
         return self._piece.decoded
 

@@ -119,6 +119,21 @@ class PostgresSlot:
                 hint=f"ALTER PUBLICATION {names.publication} ADD TABLE {shown}",
                 category=Category.CONFIGURATION,
             )
+        whole = self._ask(
+            "SELECT (p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate AND NOT EXISTS ("
+            "SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = $2::regclass "
+            # Columns that version 14 doesn't have.
+            "AND (to_jsonb(r) ->> 'prqual' IS NOT NULL OR to_jsonb(r) ->> 'prattrs' IS NOT NULL)))::text "
+            "FROM pg_publication p WHERE p.pubname = $1",
+            [names.publication, f"{self._driver.quote(table.schema)}.{self._driver.quote(table.name)}"],
+        )
+        if whole[0][0] != "true":
+            raise SourceError(
+                f'publication "{names.publication}" does not tell all changes of table "{shown}"',
+                detail="it must publish insert, update, delete and truncate, all rows and all columns",
+                hint=f"leave out publication.name, or ALTER PUBLICATION {names.publication}",
+                category=Category.CONFIGURATION,
+            )
         return False
 
     def make(self, names: SlotNames) -> None:

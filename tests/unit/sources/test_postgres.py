@@ -307,6 +307,28 @@ def test_a_load_that_loses_its_server_begins_anew(database, options):
     source.close()
 
 
+@pytest.mark.parametrize(
+    "publication", ["t WITH (publish = 'insert, update, delete')", "t WHERE (id > 1)", "t (id, name)"]
+)
+def test_a_publication_that_tells_not_all_is_refused(database, captured, publication):
+    database.run(f"CREATE PUBLICATION partial FOR TABLE {publication}")
+    with pytest.raises(SourceError) as refused:
+        captured(publication__name="partial").read()
+    assert (refused.value.category, "not tell all" in str(refused.value)) == (Category.CONFIGURATION, True)
+
+
+def test_a_worker_takes_no_more_than_its_range(database, captured):
+    reader = captured(slot__name="ranged")
+    reader.read()
+    database.run("INSERT INTO t VALUES (3, 'three')")
+    start, end = reader.position, reader.source.latest_offset(reader.position, max_rows=1)
+    database.run("BEGIN", "INSERT INTO t SELECT i, 'later' FROM generate_series(10, 60) i", "COMMIT")
+    worker = captured(slot__name="ranged")
+    (part,) = worker.source.partitions(start, end)
+    rows = [row for batch in worker.source.read(part, worker.schema, print) for row in batch.to_pylist()]
+    assert changes(rows) == [(1, 3, "three")]
+
+
 def test_changes_alone_may_be_taken(database, captured):
     reader = captured(initial__load="none")
     assert reader.read() == []
