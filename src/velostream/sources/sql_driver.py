@@ -216,15 +216,18 @@ class SqlSession(DatabaseSession):
 def _column(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """Values of a driver as Arrow; where they are of several types, as texts that are then read as the column's."""
     if pa.types.is_string(type_):
-        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+        if any(isinstance(value, bytes) for value in values):
+            # They may be no text, which shows when they are read as the column's type.
+            return pa.array([None if value is None else _bytes(value) for value in values], pa.binary())
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def _type_of(type_: Any, backend: str) -> pa.DataType:

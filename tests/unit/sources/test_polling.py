@@ -91,3 +91,15 @@ def test_a_duration_is_no_overlap_of_numbers(tmp_path, type_):
     database = Database(str(tmp_path / "n.db"), f"CREATE TABLE t (id {type_})", "INSERT INTO t VALUES (1)")
     with pytest.raises(OptionError, match=r"incremental\.overlap"):
         database.reader(incremental__column="id", incremental__overlap="10s").read()
+
+
+def test_bytes_that_are_no_text_make_a_bad_record(tmp_path):
+    path = tmp_path / "bytes.db"
+    statements = "CREATE TABLE t (id INTEGER, name TEXT)", "INSERT INTO t VALUES (1, x'ff'), (2, x'c3a4'), (3, 'b')"
+    Database(str(path), *statements)
+    source = SqlSource(SourceSpec("sql", f"sql://sqlite:///{path}", {"table": "t"}))
+    bad = []
+    parts = source.partitions(None, source.latest_offset(None))
+    batches = [batch for part in parts for batch in source.read(part, source.schema(), bad.append)]
+    assert [name for batch in batches for name in batch["name"].to_pylist()] == ["ä", "b"]
+    assert ["xff" in record.raw.decode() for record in bad] == [True]
