@@ -44,11 +44,8 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def json_column(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values as JSON text each; a plain text stays as it is."""
-    plain = (_plain(value, values.type) for value in values.to_pylist())
-    texts = [
-        None if value is None else value if isinstance(value, str) else json_text(value).decode() for value in plain
-    ]
+    """Values as JSON text each; what JSON writes as a string (a text, a date, …) is that string itself."""
+    texts = [None if value is None else _bare_text(_plain(value, values.type)) for value in values.to_pylist()]
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
@@ -320,6 +317,13 @@ def plain_records(rows: pa.Table) -> Iterator[dict[str, Any]]:
             for name in maps:
                 record[name] = _plain(record[name], types[name])
             yield record
+
+
+def _bare_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    text = json_text(value).decode()
+    return str(parse_json(text)) if text.startswith('"') else text
 
 
 def _has_map(type_: pa.DataType) -> bool:

@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
@@ -79,6 +79,11 @@ def messages(url, *columns):
 def test_the_key_of_the_rows_is_the_messages(topic):
     written(topic, pa.table({"id": [1], "name": ["a"]}), rows_key=["id"])
     assert messages(topic, "_key", "value") == [("1", '{"id":1,"name":"a"}')]
+
+
+def test_a_key_that_is_a_date_or_a_time_has_no_quotes(topic):
+    written(topic, pa.table({"day": [date(2026, 1, 2)], "at": [datetime(2026, 1, 2, 3, tzinfo=UTC)]}), rows_key=["day"])
+    assert messages(topic, "_key") == [("2026-01-02",)]
 
 
 def test_a_key_of_several_columns_is_an_object(topic):
