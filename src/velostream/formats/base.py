@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -83,6 +83,11 @@ class FormatSettings:
     protobuf_message: str | None = None
     """Name of the message within the schema; None when it has only one."""
     registry: RegistrySettings | None = None
+
+    @property
+    def text_rules(self) -> TimeRules:
+        """How values are read out of JSON and CSV, which can hold bytes in base64 only."""
+        return replace(self.times, bytes_in_base64=True)
 
 
 @dataclass(frozen=True, slots=True)

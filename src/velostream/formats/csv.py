@@ -22,7 +22,7 @@ from velostream.formats.base import FormatSettings, LineFormat, Preamble, Reject
 from velostream.formats.inference import observe_texts
 from velostream.formats.lines import BYTE_ORDER_MARK, Records, find_records
 from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
-from velostream.model.conform import conform, parse_timestamps
+from velostream.model.conform import TimeRules, conform, parse_timestamps
 from velostream.model.inference import ObservedType
 from velostream.model.rows import fit_value
 from velostream.model.schema import Column, Schema
@@ -217,11 +217,11 @@ class CsvFormat(LineFormat):
                 columns.append(pa.chunked_array([pa.nulls(texts.num_rows, pa.string())]))
                 continue
             values = texts.column(position)
-            if not pa.types.is_string(column.type):
+            if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
                 # Writers that quote every field write a missing number as "".
                 values = pc.if_else(pc.equal(pc.utf8_trim_whitespace(values), ""), None, values)
-            columns.append(_parsed_nested(values, column))
-        return conform(pa.table(columns, names=list(schema.names)), schema, misfit, times=self.settings.times)
+            columns.append(_parsed_nested(values, column, self.settings.text_rules))
+        return conform(pa.table(columns, names=list(schema.names)), schema, misfit, times=self.settings.text_rules)
 
     def _read_texts(
         self, data: bytes, records: Records, names: tuple[str, ...], reject: Reject
@@ -298,14 +298,17 @@ def _line(data: bytes, start: int, end: int) -> bytes:
     return data[start:end].rstrip(b"\r\n")
 
 
-def _parsed_nested(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+def _parsed_nested(values: pa.ChunkedArray, column: Column, times: TimeRules) -> pa.ChunkedArray:
     """Declared nested columns hold JSON text; what isn't that is left for the cast to refuse."""
     if not pa.types.is_nested(column.type):
         return values
     from velostream.formats.json import parse_json
 
     try:
-        parsed = [None if text is None else fit_value(parse_json(text), column.type) for text in values.to_pylist()]
+        parsed = [
+            None if text is None else fit_value(parse_json(text), column.type, times=times)
+            for text in values.to_pylist()
+        ]
         return pa.chunked_array([pa.array(parsed, column.type)])
     except (ValueError, TypeError, pa.ArrowException):
         return values

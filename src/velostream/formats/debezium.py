@@ -94,7 +94,7 @@ class DebeziumRecords(RecordFormat):
         relaxed = Schema(tuple(Column(column.name, column.type) for column in schema.columns))
         rows = [change.row for change in changes]
         unfit: dict[int, str] = {}
-        table = records_to_arrow(rows, relaxed, unfit.__setitem__, times=self.settings.times)
+        table = records_to_arrow(rows, relaxed, unfit.__setitem__, times=self.settings.text_rules)
         for index, reason in unfit.items():
             fail(changes[index].record, reason)
         changes = [change for index, change in enumerate(changes) if index not in unfit]

@@ -112,7 +112,7 @@ class JsonLinesFormat(LineFormat):
             )
             columns = [
                 pa.chunked_array(
-                    [cast_column(chunk, column.type, times=self.settings.times) for chunk in raw[name].chunks],
+                    [cast_column(chunk, column.type, times=self.settings.text_rules) for chunk in raw[name].chunks],
                     type=column.type,
                 )
                 for name, column in zip(spelled, schema.columns, strict=True)
@@ -151,7 +151,7 @@ class JsonLinesFormat(LineFormat):
             where, line = places[index]
             reject(Rejected(where, line, reason))
 
-        return records_to_arrow(records, schema, misfit, times=self.settings.times)
+        return records_to_arrow(records, schema, misfit, times=self.settings.text_rules)
 
 
 class JsonDocumentFormat(WholeFormat):
@@ -185,7 +185,7 @@ class JsonDocumentFormat(WholeFormat):
                 number, record = objects[index]
                 reject(Rejected(number + 1, json_text(record), reason))
 
-            yield records_to_arrow([record for _, record in objects], schema, misfit, times=self.settings.times)
+            yield records_to_arrow([record for _, record in objects], schema, misfit, times=self.settings.text_rules)
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         document = b"[" + b",\n ".join(json_text(record) for record in plain_records(rows)) + b"]\n"

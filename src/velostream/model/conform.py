@@ -6,6 +6,7 @@ makes its row unfit. What happens to unfit rows is the caller's business.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,14 @@ Reject = Callable[[int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class TimeRules:
-    """How texts are read as points in time: ISO-8601 or a strptime `pattern`, local to `timezone` without a zone."""
+    """How texts are read as points in time: ISO-8601 or a strptime `pattern`, local to `timezone` without a zone.
+
+    And as bytes: those of the text itself, or what it holds in base64.
+    """
 
     timezone: str = "UTC"
     pattern: str | None = None
+    bytes_in_base64: bool = False
 
 
 ISO_IN_UTC = TimeRules()
@@ -160,7 +165,17 @@ def _cast_piece(
     ]
 
 
+def from_base64(text: str) -> bytes:
+    """The bytes that a text holds; `ValueError` when it isn't base64."""
+    return base64.b64decode(text.strip(), validate=True)
+
+
 def _cast_text(texts: pa.Array, type_: pa.DataType, times: TimeRules) -> pa.Array:
+    if pa.types.is_binary(type_) and times.bytes_in_base64:
+        try:
+            return pa.array([None if text is None else from_base64(text) for text in texts.to_pylist()], type_)
+        except ValueError as error:
+            raise pa.ArrowInvalid(f"not base64: {error}") from error
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return texts.cast(type_)
     trimmed = pc.utf8_trim_whitespace(texts)

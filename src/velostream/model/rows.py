@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
@@ -12,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from velostream.errors import TableError
-from velostream.model.conform import ISO_IN_UTC, Reject, TimeRules, cast_column, conform
+from velostream.model.conform import ISO_IN_UTC, Reject, TimeRules, cast_column, conform, from_base64
 from velostream.model.duration import render_duration
 from velostream.model.inference import ObservedType
 from velostream.model.schema import Column, Schema
@@ -305,8 +306,12 @@ def _fit_interval(value: Any, _type: pa.DataType, _times: TimeRules) -> timedelt
     raise MisfitError("not a length of time")
 
 
-def _fit_binary(value: Any, _type: pa.DataType, _times: TimeRules) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+def _fit_binary(value: Any, _type: pa.DataType, times: TimeRules) -> bytes:
+    if isinstance(value, str):
+        return from_base64(value) if times.bytes_in_base64 else value.encode()
+    if isinstance(value, int):
+        raise MisfitError("a number is no bytes")
+    return bytes(value)
 
 
 def _fit_struct(value: Any, type_: pa.DataType, times: TimeRules) -> dict[str, Any]:
@@ -363,7 +368,7 @@ def _json_default(value: Any) -> Any:
         case Decimal():
             return orjson.Fragment(format(value, "f")) if value.is_finite() else None
         case bytes():
-            return value.decode("utf-8", "replace")
+            return base64.b64encode(value).decode()
         case timedelta():
             return render_duration(value)
         case _:

@@ -119,6 +119,22 @@ def test_a_field_in_another_case_is_read_whatever_record_comes_first(records):
     assert [(row["n"], row["s"]["city"]) for row in read] == [(1, "a"), (2, "b"), (3, "c")]
 
 
+@pytest.mark.parametrize("make", [CsvFormat, JsonLinesFormat])
+def test_bytes_are_written_in_base64_and_read_back(make):
+    schema = Schema.of(("n", "BIGINT"), ("b", "BINARY"), ("s", "STRUCT<b: BINARY>"))
+    rows = [
+        {"n": 1, "b": b"\xff\0", "s": {"b": b"\xfe"}},
+        {"n": 2, "b": None, "s": {"b": None}},
+        {"n": 3, "b": b"", "s": None},
+    ]
+    made = make(FormatSettings())
+    data = made.encode(rows_to_arrow(rows, schema))
+    assert b"/wA=" in data
+    assert decoded(made, data, schema) == (rows, [])
+    kept, bad = decoded(made, data.replace(b"/wA=", b"plain text"), schema)
+    assert ([row["n"] for row in kept], len(bad)) == ([2, 3], 1)
+
+
 def test_declared_nested_columns_in_csv_hold_json():
     schema = Schema.of(("n", "BIGINT"), ("tags", "ARRAY<STRING>"))
     rows, bad = decoded(CsvFormat(FormatSettings()), b'n,tags\n1,"[""a"", ""b""]"\n2,\n', schema)
