@@ -59,8 +59,9 @@ def test_decimals_stay_exact():
 
 def test_zeros_that_do_not_fit_are_dropped_without_rounding():
     number = "1234567890123456789012345678.0123456789"
-    rows = rows_to_arrow([{"n": Decimal(number + "0")}], Schema.of(("n", "DECIMAL(38,10)")))
-    assert rows["n"].to_pylist() == [Decimal(number)]
+    # A text among them, so that the values are fitted one by one.
+    rows = rows_to_arrow([{"n": Decimal(number + "0")}, {"n": number}], Schema.of(("n", "DECIMAL(38,10)")))
+    assert rows["n"].to_pylist() == [Decimal(number)] * 2
 
 
 def test_columns_come_in_order_of_first_appearance():
