@@ -197,3 +197,17 @@ def test_the_statements_of_the_seeds_run_as_written(connection):
         connection.memory(feed).append(given)
         connection.drain("UserProfiles", timeout=DEADLINE)
     assert rows(connection, "SELECT * FROM UserProfiles") == [("a", "A", "GOLD"), ("c", "C", "BASIC")]
+
+
+def test_rows_that_a_lookup_misses_are_left_out_of_an_upsert_and_counted(connection):  # B41
+    connection.execute("CREATE TABLE prices (product STRING PRIMARY KEY, price DECIMAL(6,2))")
+    connection.execute("INSERT INTO prices VALUES ('apple', 0.50)")
+    connection.execute("CREATE TABLE worth (product STRING PRIMARY KEY, total DECIMAL(20,2))")
+    connection.execute(
+        "UPSERT INTO worth SELECT s.product, CAST(s.n * p.price AS DECIMAL(20,2)) AS total "
+        "FROM sold s JOIN prices p ON s.product = p.product ON worth.product = s.product "
+        "WITH ('join.missing' = 'skip')"
+    )
+    sell(connection, ("apple", 4), ("fig", 1))
+    connection.drain("worth", timeout=DEADLINE)
+    assert [str(value) for row in rows(connection, "SELECT * FROM worth") for value in row] == ["apple", "2.00"]

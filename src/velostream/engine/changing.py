@@ -22,6 +22,7 @@ from velostream.engine.declared import split_off_nulls
 from velostream.engine.draft import DraftTable
 from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.merge_rows import MergeChange
+from velostream.engine.missing import MissingRowsWatch
 from velostream.engine.pairs import ComputePairs, PairChange
 from velostream.engine.query import BatchTransformation
 from velostream.engine.relations import arrow_result, run_sql
@@ -261,6 +262,7 @@ class ChangeConsumer(RepeatingConsumer):
             _Step(change, BatchTransformation(context, present(change.bound.plan.map), tables))
             for change, tables in changes
         ]
+        self.watches = [step.missing for step in self._steps]
         self.table_ids = [table.id for _, tables in changes for table in tables.values()]
 
     @property
@@ -320,13 +322,14 @@ class _Step:
         self.target = change.plan.target
         self._change = change
         self._transformation = transformation
+        self.missing = MissingRowsWatch(present(change.bound.plan.map).missing)
         self._inserts = change.plan.pairs is None
         items = change.plan.query.tree.expressions
         self._labels = [item.unalias().sql(dialect="spark") for item in items]
         """What the columns of the query are to whoever wrote the statement."""
 
     def rows(self, batch: Batch) -> pa.Table:
-        return arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
+        return self.missing.settled(arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at)))
 
     def accepted(self, rows: pa.Table, table: Table) -> tuple[pa.Table, list[BadRecord]]:
         """Rows of an INSERT with a NULL where the table allows none are set aside."""
@@ -408,7 +411,7 @@ def _check_one_stream(changes: Sequence[StreamChange]) -> None:
     if len(sources) > 1:
         raise NotExecutableError(
             "the statements of a transaction over a stream follow one stream, not several",
-            detail="streams: " + ", ".join(sorted(change.bound.driving_source[0].uri for change in changes)),
+            detail="streams: " + ", ".join(sorted(change.bound.driving_source[0].shown for change in changes)),
             hint="make the others tables: CREATE TABLE t AS SELECT …; or run the statements by themselves",
             text=changes[0].plan.statement.text,
         )

@@ -36,6 +36,8 @@ class RepeatingConsumer(Consumer):
 
     table_ids: Sequence[str] = ()
     """Tables that a batch reads."""
+    watches: Sequence[MissingRowsWatch] = ()
+    """What is done about rows of a batch whose lookups find nothing."""
 
     @property
     def leaves_our_log(self) -> bool:
@@ -47,13 +49,35 @@ class RepeatingConsumer(Consumer):
             self.intend_anew(end, at)
 
     def intend_anew(self, end: Offset, at: int) -> None:
-        """Write down that the batch in hand reads its tables at another commit number than was intended."""
+        """Write down what the batch in hand does, whatever was intended before."""
         known = self.context.sequence.writer(self._intent_writer)
         number = self.number + 1
         epoch = Epoch(self._intent_writer, number if known is None else max(number, known.epoch + 1))
         reads = dict.fromkeys(self.table_ids, at)
         position = {"end": end, "at": at, "number": number}
         self.context.sequence.commit(Part(epoch=epoch, position=position, reads=reads))
+
+    def done_with(self) -> Sequence[Part]:
+        """The versions that the intended batch reads need not be kept any longer."""
+        known = self.context.sequence.writer(self._intent_writer)
+        if known is None or not known.reads:
+            return ()
+        return [Part(epoch=Epoch(self._intent_writer, known.epoch + 1), position=dict(known.position))]
+
+    def trouble(self, error: VelostreamError) -> None:
+        if not isinstance(error, MissingRowsError):
+            super().trouble(error)
+            return
+        intent = self.intended()
+        if intent is not None:
+            self.intend_anew(intent.end, self.context.sequence.sequence)
+        self.try_again(error, error.delay, attempts=error.attempts)
+
+    def advance(self, end: Offset) -> None:
+        super().advance(end)
+        for watch in self.watches:
+            for table, number in watch.taken().items():
+                self.board.tally(f'rows without a match in "{table}"', number)
 
     def intended(self) -> Intent | None:
         known = self.context.sequence.writer(self._intent_writer)
@@ -68,6 +92,9 @@ class RepeatingConsumer(Consumer):
 
 class TransformingConsumer(RepeatingConsumer):
     """A consumer whose batch first goes through a `MapPlan`."""
+
+    gives_what_its_plan_gives = True
+    """Whether the rows of the plan go out as they are, so that workers may write them."""
 
     def __init__(
         self,
@@ -87,6 +114,7 @@ class TransformingConsumer(RepeatingConsumer):
         self.projection = None if tables else Projection.of(plan)
         self._missing = MissingRowsWatch(plan.missing)
         self._watches_missing = bool(plan.missing)
+        self.watches = [self._missing]
 
     def rows_of(self, batch: Batch) -> pa.Table:
         rows = batch.results.get(self.writer)
@@ -94,20 +122,6 @@ class TransformingConsumer(RepeatingConsumer):
             rows = arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
         rows = self._missing.settled(rows)
         return rows if self._names is None else rows.rename_columns(list(self._names))
-
-    def trouble(self, error: VelostreamError) -> None:
-        if not isinstance(error, MissingRowsError):
-            super().trouble(error)
-            return
-        intent = self.intended()
-        if intent is not None:
-            self.intend_anew(intent.end, self.context.sequence.sequence)
-        self.try_again(error, error.delay, attempts=error.attempts)
-
-    def advance(self, end: Offset) -> None:
-        super().advance(end)
-        for table, number in self._missing.taken().items():
-            self.board.tally(f'rows without a match in "{table}"', number)
 
     def probe(self, batch: Batch) -> object:
         return self.rows_of(batch)
@@ -147,7 +161,8 @@ class TableConsumer(TransformingConsumer):
     def _gathered(self, batch: Batch, table: Table) -> Gathered:
         """Many rows need not come here, unless something has to be known of them: their keys, or what they miss."""
         schema, names = table.schema, self._names
-        if schema.key or self._watches_missing or self.writer in batch.results:
+        as_they_are = self.gives_what_its_plan_gives and not self._watches_missing
+        if schema.key or not as_they_are or self.writer in batch.results:
             return Gathered.here(split_off_nulls(self.rows_of(batch), schema))
 
         def prepare(rows: pa.Table) -> tuple[pa.Table, Sequence[BadRecord]]:
@@ -232,9 +247,10 @@ class IngestRunner(Runner):
     def start(self) -> None:
         self.board.become(State.LOADING)
         consumer = self._make_consumer()
-        self._ingest = self._find_ingest()
-        self._consumer = consumer
-        self._ingest.attach(consumer)
+        ingest = self._find_ingest()
+        while not ingest.attach(consumer):
+            ingest = self._find_ingest()
+        self._ingest, self._consumer = ingest, consumer
 
     def stop(self) -> None:
         if self._ingest is not None and self._consumer is not None:

@@ -84,7 +84,7 @@ class Outcome:
 
 
 class Consumer(ABC):
-    """A statement's place in an ingest. The ingest's thread calls everything but the constructor."""
+    """A statement's place in an ingest, which calls everything but the constructor, from one thread at a time."""
 
     def __init__(self, context: EngineContext, entry: Entry, gate: Gate, *, start: Offset) -> None:
         self.context = context
@@ -123,6 +123,10 @@ class Consumer(ABC):
     def intended(self) -> Intent | None:
         """A batch that was begun before a crash and must now be repeated as it was."""
         return None
+
+    def done_with(self) -> Sequence[Part]:
+        """What is to be committed together with its batch, of what `intend` wrote down."""
+        return ()
 
     def holding_off_others(self) -> AbstractContextManager[None]:
         """What keeps others from changing the tables it writes to between `Outcome.decide` and its commit."""
@@ -188,13 +192,21 @@ class Ingest:
         self._poll_seconds = interval.total_seconds()
         self._max_rows = source.settings.integer("max.rows.per.trigger") or MAX_ROWS_PER_BATCH
 
-    def attach(self, consumer: Consumer) -> None:
+    def attach(self, consumer: Consumer) -> bool:
+        """Take a consumer in; false when the ingest is ending, and another one is needed."""
         with self._lock:
+            if self._stopping:
+                return False
             self._consumers.append(consumer)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"ingest {self.source.spec.shown}", daemon=True)
                 self._thread.start()
         self._wake.set()
+        return True
+
+    @property
+    def is_ending(self) -> bool:
+        return self._stopping
 
     def detach(self, consumer: Consumer) -> bool:
         """Take a consumer out, after the batch in hand. True when none is left and the ingest has ended."""
@@ -263,7 +275,8 @@ class Ingest:
             intent = consumer.intended()
             if intent is not None:
                 self._batch(consumer.position, intent.end, [consumer], at=intent.at)
-        groups = self._groups([consumer for consumer in active if not consumer.dead])
+        # What was begun is repeated as it was, or not at all.
+        groups = self._groups([one for one in active if not one.dead and one.intended() is None])
         while groups:
             members = groups.pop(0)
             start = members[0].position
@@ -274,8 +287,8 @@ class Ingest:
             if end != start:
                 self._batch(start, end, members)
                 moved = True
-            if ahead is not None and members[0].position == ahead:
-                groups[0] = [consumer for consumer in members if not consumer.dead] + groups[0]
+            if ahead is not None:
+                groups[0] = [one for one in members if one.position == ahead and one.runnable()] + groups[0]
         for consumer in active:
             if consumer.board.state in (State.DEGRADED, State.WAITING) and consumer.runnable():
                 self._settle(consumer)
@@ -367,7 +380,8 @@ class Ingest:
         stored = [self._stored(pair) for pair in outcomes if pair[1].decide is None]
         outcomes = [pair for pair in stored if pair is not None]
         try:
-            self.context.sequence.commit(*(outcome.part for _, outcome in outcomes))
+            done = [part for consumer, _ in outcomes for part in consumer.done_with()]
+            self.context.sequence.commit(*(outcome.part for _, outcome in outcomes), *done)
             committed = outcomes
         except VelostreamError as error:
             if error.category.retriable:
@@ -398,7 +412,7 @@ class Ingest:
             with consumer.holding_off_others():
                 if outcome.decide is not None:
                     outcome = outcome.with_writes(outcome.decide())
-                self.context.commit(outcome.part)
+                self.context.commit(outcome.part, *consumer.done_with())
         except Exception as error:  # noqa: BLE001 - whatever it is must show on this statement's board alone
             consumer.trouble(query_error(error, f'query "{consumer.entry.name}" failed'))
             return False

@@ -48,7 +48,7 @@ from velostream.engine.options import query_options
 from velostream.engine.planning import definition_of
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.status import State
-from velostream.errors import present
+from velostream.errors import StateError, present
 from velostream.model.change import ORIGIN
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
@@ -177,7 +177,7 @@ class Launcher:
         with self._lock:
             key = f"{spec.identity()}|{schema.to_json()!r}"
             found = self._ingests.get(key)
-            if found is None:
+            if found is None or found.is_ending:
                 found = self._ingests[key] = Ingest(self.context, self.book.open(spec), schema)
             return found
 
@@ -283,8 +283,8 @@ class Launcher:
             return made
 
         runner = self._ingest_runner(entry, bound, consumer)
-        self._pushed[entry.id] = {table.id for table in tables.values()}
         runner.start()
+        self._pushed[entry.id] = {table.id for table in tables.values()}
 
         def close() -> None:
             runner.stop()
@@ -355,7 +355,7 @@ class Launcher:
             self._kept_rows(holder, kept_rows_schema(present(bound.feed_schema))),
             present(bound.groups_schema),
             shown,
-            bound.driving_source[0].uri,
+            bound.driving_source[0].shown,
             final,
         )
         return lambda: self._parts(bound, aggregate.feed, tables, options) | {"windowing": windowing}
@@ -391,6 +391,10 @@ class Launcher:
         tables = self.attach_tables(bound)
         feed, bare = present(bound.feed_schema), present(bound.groups_schema)
         state = PartialState(plan.grouped.keys, plan.grouped.partials, feed, bare)
+        known = self.context.catalog.hidden(EntryKind.GROUPS, entry.id)
+        begun = self.context.sequence.writer(entry.id) is not None
+        if begun and (known is None or present(known.schema).to_json() != state.schema.to_json()):
+            raise StateError.checkpoint(entry.name, reason="its groups have other columns than this SELECT gives them")
         kept = self._state_entry(entry, state.schema)
         groups = GroupTables(self.context, entry, plan.grouped, groups=kept, state=state, gives=bound.schema)
         reads = {one.relation: one.schema for one in bound.inputs if one.kind is RelationKind.STREAM}

@@ -30,7 +30,7 @@ class MissingRowsError(QueryError):
 
 
 class MissingRowsWatch:
-    """What becomes of the rows of one statement's batches whose lookups missed. Used by the ingest's thread alone."""
+    """What becomes of the rows of one statement's batches whose lookups missed. Used by one thread at a time."""
 
     def __init__(self, policies: Sequence[MissingRows]) -> None:
         self._policies = tuple(policies)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -249,7 +249,6 @@ class MaintenanceLoop:
         """Held for a wave, so that a removed view commits nothing afterwards."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="maintenance")
         self._unsubscribe: Callable[[], None] | None = None
         """Commits are listened to once there is a view: hearing of every one of them costs what a small one does."""
 
@@ -275,7 +274,6 @@ class MaintenanceLoop:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=60)
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _on_commit(self, commit: Commit) -> None:
         # Asking costs a tenth of setting what is set already.
@@ -289,7 +287,12 @@ class MaintenanceLoop:
             with self._lock:
                 order = self._order()
                 if order:
-                    self._wave(order)
+                    try:
+                        self._wave(order)
+                    except Exception as error:  # noqa: BLE001 - whatever it is must show on the boards, not end the thread
+                        failure = query_error(error, "the views over tables could not be brought along")
+                        for runner in self._runners.values():
+                            runner.failed(None, failure)
 
     def _order(self) -> list[list[ViewRunner]]:
         """All views, inputs before readers: those of one list read only what stands before it."""
@@ -317,11 +320,29 @@ class MaintenanceLoop:
             wave = Wave(self._context, pin.sequence, frozenset(self._runners))
             behind: frozenset[str] = frozenset()
             for runners in order:
-                attempt = partial(self._attempt, wave=wave, behind=behind)
-                reached = zip(runners, self._pool.map(attempt, runners), strict=True)
-                behind |= {runner.entry.id for runner, there in reached if not there}
+                behind |= self._left_behind(runners, wave, behind)
 
-    def _attempt(self, runner: ViewRunner, *, wave: Wave, behind: frozenset[str]) -> bool:
+    def _left_behind(self, runners: Sequence[ViewRunner], wave: Wave, behind: frozenset[str]) -> frozenset[str]:
+        """Bring views along that don't read one another, some at a time; gives those that could not be."""
+        waiting = deque(runners)
+        left: list[str] = []
+
+        def work() -> None:
+            with suppress(IndexError):
+                while True:
+                    runner = waiting.popleft()
+                    if not self._attempt(runner, wave, behind):
+                        left.append(runner.entry.id)
+
+        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(runners)) - 1)]
+        for helper in helpers:
+            helper.start()
+        work()
+        for helper in helpers:
+            helper.join()
+        return frozenset(left)
+
+    def _attempt(self, runner: ViewRunner, wave: Wave, behind: frozenset[str]) -> bool:
         """`_bring_along`, whatever happens."""
         if self._context.closing.is_set():
             return False

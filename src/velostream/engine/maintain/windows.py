@@ -114,6 +114,8 @@ class WindowedConsumer(TransformingConsumer):
     A row is late when its window was over by the watermark of the batches before its own.
     """
 
+    gives_what_its_plan_gives = False
+
     def __init__(
         self,
         context: EngineContext,

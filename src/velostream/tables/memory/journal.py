@@ -64,10 +64,6 @@ class Journal:
             return last
         return max(0, int(np.searchsorted(self.sequences.values(), sequence, side="right")) - 1)
 
-    def rows_at(self, sequence: int) -> int:
-        """How many rows were added at or before a sequence number."""
-        return self.row_ends.view[self.entry_at(sequence)]
-
     def version_at(self, sequence: int) -> int:
         return self.sequences.view[self.entry_at(sequence)]
 
