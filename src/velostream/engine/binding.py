@@ -12,6 +12,7 @@ from velostream.engine.relations import quoted, run_sql, schema_of
 from velostream.errors import ValidationError, present
 from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
+from velostream.sql.aggregates import FEED, GROUPS
 from velostream.sql.plan import Input, QueryPlan, RelationKind, Strategy
 from velostream.sql.planner import plan_query
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from velostream.engine.sourcing import SourceBook
     from velostream.sql.statements import Insert, OptionValue, Query
     from velostream.tables.base import Table
-
-GROUPS = "groups"
-FEED = "feed"
 
 
 MAINTAIN = "velostream.maintain"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velostream.engine.binding import GROUPS, MAINTAIN, Binder, BoundInput, BoundQuery
+from velostream.engine.binding import MAINTAIN, Binder, BoundInput, BoundQuery
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.changing import ChangeConsumer, ChangePlanner, StreamChange, options_of
 from velostream.engine.consumers import (
@@ -54,6 +54,7 @@ from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
 from velostream.sources.base import Emits, SourceSpec
+from velostream.sql.aggregates import GROUPS
 from velostream.sql.plan import MapPlan, RelationKind, Strategy, StreamedPlan
 from velostream.tables.memory.sequence import Part
 from velostream.tables.memory.table import MemoryTable

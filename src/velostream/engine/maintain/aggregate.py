@@ -27,6 +27,7 @@ from velostream.engine.relations import arrow_result, query_error, run_sql, spar
 from velostream.engine.status import State
 from velostream.errors import StateError, present
 from velostream.model.change import Epoch, Mode, Write
+from velostream.sql.aggregates import FEED
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class AggregateRunner(Runner):
             .option("cleanSource", "delete")
             .parquet(str(self._feed.path))
         )
-        groups = run_sql(session, self._plan.sql, {"feed": rows})
+        groups = run_sql(session, self._plan.sql, {FEED: rows})
         return (
             groups.writeStream.outputMode("update")
             .option("checkpointLocation", str(self._checkpoint.path))

@@ -14,7 +14,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -328,11 +327,13 @@ class MaintenanceLoop:
         left: list[str] = []
 
         def work() -> None:
-            with suppress(IndexError):
-                while True:
+            while True:
+                try:
                     runner = waiting.popleft()
-                    if not self._attempt(runner, wave, behind):
-                        left.append(runner.entry.id)
+                except IndexError:
+                    return
+                if not self._attempt(runner, wave, behind):
+                    left.append(runner.entry.id)
 
         helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(runners)) - 1)]
         for helper in helpers:
