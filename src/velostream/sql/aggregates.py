@@ -36,15 +36,8 @@ from velostream.sql.scope import Frame, Origin, origin_of, set_origin
 from velostream.sql.shape import nested_queries, queries_in, window_functions
 from velostream.sql.statements import Emit, OptionValue
 from velostream.sql.trees import with_children
-from velostream.sql.windows import (
-    END,
-    GroupedWindow,
-    by_start,
-    field_of,
-    grouped_window,
-    window_field,
-    window_options,
-)
+from velostream.sql.window_calls import END, field_of, window_field
+from velostream.sql.windows import GroupedWindow, by_start, grouped_window, window_options
 
 FEED = "feed"
 GROUPS = "groups"

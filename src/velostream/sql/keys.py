@@ -18,7 +18,7 @@ from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Columns, Frame, origin_of, scope_of
 from velostream.sql.shape import from_items, is_aggregated, outermost_select, reads_input
 from velostream.sql.statements import OptionValue, Place, Query
-from velostream.sql.windows import START, field_of, is_window_call
+from velostream.sql.window_calls import START, field_of, is_window_call
 
 
 def declared_key(query: Query, options: Sequence[OptionValue]) -> tuple[tuple[str, Place], ...]:

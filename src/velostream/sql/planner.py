@@ -40,7 +40,8 @@ from velostream.sql.scope import scope_of, streams_in
 from velostream.sql.shape import drive_by_stream, from_items, is_aggregated, nested_queries, outermost_select
 from velostream.sql.statements import Emit, OptionValue, Place, Query
 from velostream.sql.stream_joins import spell_out_within
-from velostream.sql.windows import is_window_call, spell_out_window
+from velostream.sql.window_calls import is_window_call
+from velostream.sql.windows import spell_out_window
 
 
 def plan_query(

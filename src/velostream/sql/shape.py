@@ -174,11 +174,10 @@ class _Checker:
         """Two streams: a view over the rows of both if event times bound it, else rows would be kept in vain."""
         before = {str(select.args["from_"].this.alias_or_name).lower()}
         for join in select.args.get("joins") or ():
-            alias = str(join.this.alias_or_name).lower()
-            if join.this in streaming and not is_bounded(join.args.get("on"), before, alias):
+            if join.this in streaming and not is_bounded(join, select, before):
                 self.unbounded_join(join.this)
                 return
-            before.add(alias)
+            before.add(str(join.this.alias_or_name).lower())
         hint = "CREATE TABLE … AS keeps the rows of both streams and gives every pair; or " + self.materialise()
         self.refuse("a join of two streams", streaming[1], hint=hint)
 

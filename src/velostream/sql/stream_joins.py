@@ -11,11 +11,13 @@ from sqlglot import exp
 from velostream.errors import ValidationError
 from velostream.model.duration import parse_duration
 from velostream.sql.grammar import WITHIN
+from velostream.sql.grouping import bare_item
 from velostream.sql.naming import identifier
 from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import origin_of
 from velostream.sql.statements import OptionValue, Query
+from velostream.sql.window_calls import is_window_call, window_field
 
 _EVENT_TIME = "event.time.field"
 _AT_LEAST = (exp.GTE, exp.GT)
@@ -35,32 +37,72 @@ def spell_out_within(query: Query, *, options: Sequence[OptionValue], text: str)
     return replace(query, tree=tree)
 
 
-def is_bounded(condition: exp.Expr | None, left: set[str], right: str) -> bool:
-    """Whether a join's condition keeps event times of both sides within a range: at least this, at most that.
+def is_bounded(join: exp.Join, select: exp.Select, left: set[str]) -> bool:
+    """Whether a join's conditions keep event times of both sides within a range: at least this, at most that.
 
-    The sides are aliases in lower case; `left` are all that stand before the join. A column of which nobody can tell
-    yet whose it is may be what bounds it.
+    `left` are the aliases, in lower case, of all that stand before the join. Unless the join is an outer one, WHERE
+    bounds it as ON does. The same window on both sides is a bound. A column in ON of which nobody can tell yet whose it
+    is may be what bounds it.
     """
-    columns = condition.find_all(exp.Column) if condition is not None else ()
-    if any(not _source_of(column) for column in columns):
+    right = str(join.this.alias_or_name).lower()
+    parts = conjuncts(join.args.get("on"))
+    if any(not _source_of(column) for part in parts for column in part.find_all(exp.Column)):
         return True
-    bounds = {bound for part in conjuncts(condition) for bound in _bounds(part, left, right)}
+    where = select.args.get("where")
+    if where is not None and not join.args.get("side"):
+        parts += conjuncts(where.this)
+    bounds = {bound for part in parts for bound in _bounds(part, select, left, right)}
     return len(bounds) == 2
 
 
-def _bounds(part: exp.Expr, left: set[str], right: str) -> Iterator[str]:
-    """Whether a condition bounds the left time from below, from above, or not at all."""
+def _bounds(part: exp.Expr, select: exp.Select, left: set[str], right: str) -> Iterator[str]:
+    """Whether a condition bounds the left time from below, from above, both, or not at all."""
     if isinstance(part, exp.Between):
         low, high = part.args["low"], part.args["high"]
-        yield from _bounds(exp.GTE(this=part.this.copy(), expression=low.copy()), left, right)
-        yield from _bounds(exp.LTE(this=part.this.copy(), expression=high.copy()), left, right)
+        yield from _bounds(exp.GTE(this=part.this.copy(), expression=low.copy()), select, left, right)
+        yield from _bounds(exp.LTE(this=part.this.copy(), expression=high.copy()), select, left, right)
         return
-    if not isinstance(part, (*_AT_LEAST, *_AT_MOST)):
+    if not isinstance(part, (exp.EQ, *_AT_LEAST, *_AT_MOST)):
         return
     first, second = _side(part.this, left, right), _side(part.expression, left, right)
     if {first, second} != {"left", "right"}:
         return
-    yield "below" if isinstance(part, _AT_LEAST) == (first == "left") else "above"
+    if not isinstance(part, exp.EQ):
+        yield "below" if isinstance(part, _AT_LEAST) == (first == "left") else "above"
+    elif _is_of_window(part.this, select) and _is_of_window(part.expression, select):
+        yield from ("below", "above")
+
+
+def _is_of_window(value: exp.Expr, select: exp.Select) -> bool:
+    """Whether a value is a time window, or its start or end, of this SELECT or of a query in its FROM."""
+    value = without_parentheses(value)
+    if is_window_call(value) or window_field(value) is not None:
+        return True
+    if not isinstance(value, exp.Column):
+        return False
+    items = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or ())]
+    source = next((item for item in items if str(item.alias_or_name).lower() == _source_of(value)), None)
+    inner = _select_of(source)
+    if inner is None:
+        return False
+    named = [item for item in inner.expressions if str(item.alias_or_name).lower() == str(value.name).lower()]
+    return bool(named) and _is_of_window(bare_item(named[0]), inner)
+
+
+def _select_of(item: exp.Expr | None) -> exp.Select | None:
+    """The SELECT that an item of FROM stands for: a subquery's, or that of a WITH item."""
+    if isinstance(item, exp.Table):
+        name, clause = str(item.name).lower(), item.find_ancestor(exp.Query)
+        while clause is not None:
+            with_ = clause.args.get("with_")
+            found = [cte for cte in (with_.expressions if with_ else ()) if str(cte.alias).lower() == name]
+            if found:
+                item = found[0].this
+                break
+            clause = clause.find_ancestor(exp.Query)
+    while isinstance(item, exp.Subquery):
+        item = item.this
+    return item if isinstance(item, exp.Select) else None
 
 
 def _side(expression: exp.Expr, left: set[str], right: str) -> str | None:

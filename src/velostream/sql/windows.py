@@ -26,9 +26,8 @@ from velostream.sql.scope import Frame
 from velostream.sql.shape import outermost_select
 from velostream.sql.statements import OptionValue, Query, Window, WindowKind
 from velostream.sql.trees import with_children
+from velostream.sql.window_calls import END, START, field_of, is_window_call, window_field
 
-START, END = "start", "end"
-_CALLS = ("window", "session_window")
 _FIELDS = {"_window_start": START, "_window_end": END}
 _MICROSECOND = timedelta(microseconds=1)
 _CLAUSES = ("expressions", "having", "order", "sort", "qualify", "distribute", "cluster")
@@ -81,24 +80,6 @@ def spell_out_window(query: Query, *, options: Sequence[OptionValue], text: str)
         elif value is not None:
             select.set(clause, _spelt(value, found, taken))
     return replace(query, tree=tree)
-
-
-def is_window_call(node: exp.Expr | None) -> bool:
-    """Whether a node is a call of Spark's `window` or `session_window`."""
-    return isinstance(node, exp.Anonymous) and function_name(node) in _CALLS
-
-
-def window_field(node: exp.Expr) -> str | None:
-    """`start` or `end` if a node is that field of a window call."""
-    if isinstance(node, exp.Dot) and is_window_call(without_parentheses(node.this)):
-        name = str(node.expression.name).lower()
-        return name if name in (START, END) else None
-    return None
-
-
-def field_of(call: exp.Expr, name: str) -> exp.Dot:
-    """The field of a window call."""
-    return exp.Dot(this=call.copy(), expression=exp.Identifier(this=name, quoted=False))
 
 
 @dataclass(frozen=True)

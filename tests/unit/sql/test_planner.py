@@ -272,6 +272,34 @@ def test_two_streams_are_joined_where_event_times_bound_them(view, condition, bo
     assert caught.value.code == "unbounded-join"
 
 
+_HOURS = "SELECT id, window(ts, '1 hour').start AS begins FROM orders GROUP BY id, window(ts, '1 hour')"
+
+
+@pytest.mark.parametrize(
+    ("text", "bounded"),
+    [
+        (
+            "SELECT a.id FROM orders a, orders b WHERE a.id = b.id AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '1' DAY",
+            True,
+        ),
+        ("SELECT a.id FROM orders a JOIN orders b ON a.id = b.id AND a.ts <= b.ts WHERE a.ts >= b.ts", True),
+        ("SELECT a.id FROM orders a LEFT JOIN orders b ON a.id = b.id WHERE a.ts BETWEEN b.ts AND b.ts", False),
+        (f"SELECT a.id FROM ({_HOURS}) a JOIN ({_HOURS}) b ON a.begins = b.begins", True),
+        (f"WITH h AS ({_HOURS}) SELECT a.id FROM h a JOIN (SELECT begins AS s FROM h) b ON a.begins = b.s", True),
+        (f"SELECT a.id FROM ({_HOURS}) a JOIN ({_HOURS}) b ON a.id = b.id", False),
+        (f"SELECT a.id FROM ({_HOURS}) a JOIN orders b ON a.begins = b.ts", False),
+    ],
+)
+def test_where_bounds_inner_joins_and_windows_bound_by_being_the_same(view, text, bounded):
+    if bounded:
+        planned = view(text)
+        assert all(entry.target.kept for entry in (planned.whole or planned).inputs)
+        return
+    with pytest.raises(SqlError) as caught:
+        view(text)
+    assert caught.value.code == "unbounded-join"
+
+
 def test_within_is_a_condition_on_event_times(view, shop):
     shop.query_options += ["event.time.field"]
     text = "SELECT a.id FROM orders a LEFT JOIN orders b WITHIN 90s ON a.id = b.id"
