@@ -116,7 +116,10 @@ class CsvFormat(LineFormat):
             quoted.writerow(rows.column_names)
             out.write(text.getvalue().encode())
         options = arrow_csv.WriteOptions(include_header=False, delimiter=self.settings.delimiter)
-        arrow_csv.write_csv(_flat(rows), out, options)
+        # pyarrow 26 writes memory it never filled for a chunk without rows.
+        whole = _flat(rows).combine_chunks()
+        if whole.num_rows:
+            arrow_csv.write_csv(whole, out, options)
         return encoded(out.getvalue(), self.settings.encoding)
 
     def _header(self, line: bytes) -> tuple[str, ...]:

@@ -188,3 +188,10 @@ def test_nothing_in_nothing_out():
     for line_format in (CsvFormat(FormatSettings()), JsonLinesFormat(FormatSettings())):
         assert line_format.decode(b"", Preamble(), PLAIN, pytest.fail).num_rows == 0
         assert line_format.encode(pa.table({"a": pa.array([], pa.int64())})) in (b"a\n", b"")
+
+
+def test_a_piece_without_rows_leaves_nothing_behind():
+    rows = pa.table({"name": ["a", "b"]})
+    pieces = pa.concat_tables([rows.slice(0, 0), rows, rows.slice(2), rows])
+    written = make_format("csv", FormatSettings()).encode(pieces)
+    assert written == b'name\n"a"\n"b"\n"a"\n"b"\n'
