@@ -4,8 +4,10 @@ import pytest
 
 from velostream.plugins import Group, names
 from velostream.testing.database_feeds import PostgresFeed, SqlFeed
+from velostream.testing.document_feeds import MongodbFeed
 from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
 from velostream.testing.kafka_feed import KafkaFeed
+from velostream.testing.s3_feed import S3Feed
 from velostream.testing.source_suite import SourceSuite
 
 FIELDS = "id:sequence,name:choice(a|b),price:decimal(1,9,2),at:timestamp"
@@ -35,10 +37,21 @@ FEEDS = {
         "events": lambda _: KafkaFeed(),
         "upserts": lambda _: KafkaFeed(changelog="upsert", key="id"),
     },
+    "mongodb": {
+        "once": lambda _: MongodbFeed(),
+        "polled": lambda _: MongodbFeed(incremental_column="_id"),
+        "captured": lambda _: MongodbFeed(cdc="true"),
+    },
     "postgres": {
         "once": lambda _: PostgresFeed(),
         "polled": lambda _: PostgresFeed(incremental_column="id"),
         "captured": lambda _: PostgresFeed(cdc="true"),
+    },
+    "s3": {
+        "csv once": lambda _: S3Feed("csv"),
+        "parquet once": lambda _: S3Feed("parquet"),
+        "csv watched": lambda _: S3Feed("csv", watch="true"),
+        "jsonl gzip appended": lambda _: S3Feed("jsonl.gz", watch_mode="append"),
     },
     "sql": {
         "sqlite once": lambda folder: SqlFeed(folder, "sqlite"),

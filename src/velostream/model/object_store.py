@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from velostream.errors import OptionError
+from velostream.errors import Category, OptionError
 from velostream.model.options import Option, Options, OptionType
 
 if TYPE_CHECKING:
@@ -19,6 +20,27 @@ S3_OPTIONS: tuple[Option, ...] = (
     Option("s3.secret.key", "secret of the access key"),
     Option("s3.path.style", "the bucket stands in the path; default: where an endpoint is given", OptionType.BOOLEAN),
 )
+_CODE = re.compile(r"AWS Error ([A-Z_]+)")
+_CATEGORIES = {
+    "NO_SUCH_BUCKET": Category.MISSING,
+    "NO_SUCH_KEY": Category.MISSING,
+    "RESOURCE_NOT_FOUND": Category.MISSING,
+    "ACCESS_DENIED": Category.AUTHENTICATION,
+    "EXPIRED_TOKEN": Category.AUTHENTICATION,
+    "INVALID_ACCESS_KEY_ID": Category.AUTHENTICATION,
+    "INVALID_CLIENT_TOKEN_ID": Category.AUTHENTICATION,
+    "INVALID_SIGNATURE": Category.AUTHENTICATION,
+    "MISSING_AUTHENTICATION_TOKEN": Category.AUTHENTICATION,
+    "SIGNATURE_DOES_NOT_MATCH": Category.AUTHENTICATION,
+    "UNRECOGNIZED_CLIENT": Category.AUTHENTICATION,
+    "INTERNAL_FAILURE": Category.NETWORK,
+    "NETWORK_CONNECTION": Category.NETWORK,
+    "REQUEST_TIMEOUT": Category.NETWORK,
+    "SERVICE_UNAVAILABLE": Category.NETWORK,
+    "SLOW_DOWN": Category.NETWORK,
+    "THROTTLING": Category.NETWORK,
+}
+"""By the codes that Arrow's client puts into its errors."""
 _CONNECT_SECONDS = 5
 _REQUEST_SECONDS = 60
 _ATTEMPTS = 4
@@ -84,3 +106,11 @@ class ObjectStore:
         if self.access_key is not None and self.secret_key is not None:
             settings |= {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
         return settings
+
+
+def category_of(error: OSError) -> Category:
+    """What kind of trouble Arrow's client speaks of."""
+    if isinstance(error, FileNotFoundError):
+        return Category.MISSING
+    code = _CODE.search(str(error))
+    return Category.UNKNOWN if code is None else _CATEGORIES.get(code[1], Category.UNKNOWN)

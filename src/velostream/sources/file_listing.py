@@ -69,11 +69,16 @@ class Listing:
         return sorted(str(Path(path).absolute()) for path in found)
 
 
+def is_left_out(name: str) -> bool:
+    """Whether a file of that name is none of many that are read: bookkeeping of a writer, or not finished."""
+    return name.startswith("_") or name.endswith(_UNFINISHED)
+
+
 def _matches(pattern: str) -> Iterator[str]:
     # Path.glob takes no absolute pattern and shows hidden files.
     for path in glob.iglob(pattern, recursive=True):  # noqa: PTH207
         name = path.rpartition("/")[2]
-        if not name.startswith("_") and not name.endswith(_UNFINISHED) and Path(path).is_file():
+        if not is_left_out(name) and Path(path).is_file():
             yield path
 
 

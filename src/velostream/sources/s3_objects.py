@@ -1,0 +1,199 @@
+"""Objects of a bucket: which ones an address speaks of, what they are, and their content as local files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from velostream.errors import Category, OptionError, SourceError
+from velostream.model.object_store import ObjectStore, category_of
+from velostream.sources.file_listing import is_left_out
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_WILDCARD = re.compile(r"[*?]|\{[^{}]*,[^{}]*\}")
+_PATTERN_PART = re.compile(
+    r"(?P<folders>\*\*/)|(?P<anything>\*\*)|(?P<name>\*)|(?P<letter>\?)|\{(?P<choices>[^{}]*,[^{}]*)\}"
+)
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """What the store says of an object."""
+
+    path: str
+    """`bucket/key`."""
+    size: int
+    modified: int
+    """In nanoseconds; stores only tell whole seconds."""
+    etag: str = ""
+    """Known where the object itself was asked for, not of a listing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectAddress:
+    """`s3://bucket/key`, a folder (`…/`) or a pattern with `*`, `?`, `**` and `{a,b}`."""
+
+    path: str
+    """`bucket/key`, as written."""
+
+    @classmethod
+    def of(cls, uri: str) -> ObjectAddress:
+        """`OptionError` when the address has no bucket, or a pattern for one."""
+        path = uri.partition("://")[2]
+        bucket = path.partition("/")[0]
+        if not bucket or _WILDCARD.search(bucket):
+            raise OptionError.value("source", uri, expected="s3://bucket/key, s3://bucket/folder/ or a pattern of keys")
+        return cls(path if "/" in path else f"{path}/")
+
+    @property
+    def shown(self) -> str:
+        return shown(self.path)
+
+    @property
+    def is_pattern(self) -> bool:
+        return _WILDCARD.search(self.path) is not None
+
+    @property
+    def names_many(self) -> bool:
+        """Whether objects may come and go without the address being wrong."""
+        return self.is_pattern or self.path.endswith("/")
+
+    @property
+    def base(self) -> str:
+        """The folder under which all the objects are."""
+        wildcard = _WILDCARD.search(self.path)
+        return (self.path if wildcard is None else self.path[: wildcard.start()]).rpartition("/")[0]
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether objects in folders below the base are meant, too."""
+        return self.is_pattern and "/" in self.path[len(self.base) + 1 :]
+
+    def matches(self, path: str) -> bool:
+        """Whether an object below the base is one of those that are meant."""
+        name = path.rpartition("/")[2]
+        if name.startswith(".") or is_left_out(name):
+            return False
+        return not self.is_pattern or re.fullmatch(_expression(self.path), path, re.DOTALL) is not None
+
+
+class Objects:
+    """What an address holds, through Arrow. Connects when first asked, and holds connections until `close`.
+
+    For one thread.
+    """
+
+    def __init__(self, store: ObjectStore, address: ObjectAddress) -> None:
+        self._store = store
+        self.address = address
+        self._connected: FileSystem | None = None
+
+    @property
+    def _system(self) -> FileSystem:
+        if self._connected is None:
+            self._connected = self._store.file_system()
+        return self._connected
+
+    def close(self) -> None:
+        """Connections end with the object that holds them."""
+        self._connected = None
+
+    def listed(self) -> dict[str, StoredObject]:
+        """The objects there are now, by path and in its order. `SourceError` when the store refuses or is away."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._speaking(self.address.path):
+            if not self.address.names_many:
+                single = self._system.get_file_info(self.address.path)
+                if single.type is FileType.File:
+                    return {single.path: StoredObject(single.path, single.size, single.mtime_ns)}
+                if single.type is FileType.NotFound:
+                    return {}
+            base = self.address.base if self.address.names_many else self.address.path
+            try:
+                infos = self._system.get_file_info(FileSelector(base, recursive=self.address.is_deep))
+            except FileNotFoundError:
+                return {}
+        files = (info for info in infos if info.type is FileType.File and self.address.matches(info.path))
+        found = (StoredObject(info.path, info.size, info.mtime_ns) for info in files)
+        return {one.path: one for one in sorted(found, key=lambda one: one.path)}
+
+    def asked(self, found: StoredObject) -> StoredObject:
+        """The object as it is by now, with its ETag."""
+        with self._speaking(found.path), self._system.open_input_file(found.path) as file:
+            return _described(found.path, file.size(), file.metadata())
+
+    def fetch(self, path: str, target: Path, *, most: int | None = None) -> StoredObject:
+        """Copy an object, or its first `most` bytes, into a file; tells which one it was."""
+        left = most
+        with self._speaking(path), self._system.open_input_stream(path) as stream, target.open("wb") as file:
+            headers = stream.metadata()
+            while block := stream.read(_BLOCK_BYTES if left is None else min(left, _BLOCK_BYTES)):
+                file.write(block)
+                left = None if left is None else left - len(block)
+            return _described(path, int(headers.get("Content-Length", file.tell())), headers)
+
+    @contextmanager
+    def _speaking(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _trouble(path, error) from error
+
+
+def shown(path: str) -> str:
+    """`s3://bucket/key`."""
+    return f"s3://{path}"
+
+
+def _described(path: str, size: int, headers: dict[str, bytes | str]) -> StoredObject:
+    def header(name: str) -> str:
+        value = headers.get(name, "")
+        return value.decode() if isinstance(value, bytes) else value
+
+    changed_at = datetime.fromisoformat(header("Last-Modified") or "1970-01-01T00:00:00+00:00").astimezone(UTC)
+    return StoredObject(path, size, int(changed_at.timestamp()) * 1_000_000_000, header("ETag").strip('"'))
+
+
+def _expression(pattern: str) -> str:
+    """The regular expression of the keys that a pattern stands for."""
+    pieces: list[str] = []
+    position = 0
+    for part in _PATTERN_PART.finditer(pattern):
+        pieces.append(re.escape(pattern[position : part.start()]))
+        match part.lastgroup:
+            case "folders":
+                pieces.append("(?:.*/)?")
+            case "anything":
+                pieces.append(".*")
+            case "name":
+                pieces.append("[^/]*")
+            case "letter":
+                pieces.append("[^/]")
+            case _:
+                pieces.append(f"(?:{'|'.join(_expression(choice) for choice in part['choices'].split(','))})")
+        position = part.end()
+    return "".join([*pieces, re.escape(pattern[position:])])
+
+
+def _trouble(path: str, error: OSError) -> SourceError:
+    category = category_of(error)
+    match category:
+        case Category.MISSING:
+            what, code = "is not there", "missing-file"
+            hint = "check the bucket and the key, or wait for it: WITH ('file.wait.timeout' = '60s')"
+        case Category.AUTHENTICATION:
+            what, code = "may not be read", "source-refused"
+            hint = "WITH ('s3.access.key' = …, 's3.secret.key' = '${SECRET}'), and check what that user may do"
+        case _:
+            what, code = "can't be reached", "source-unreachable"
+            hint = "check s3.endpoint, s3.region and that the store answers"
+    return SourceError(f'object "{shown(path)}" {what}', detail=str(error), hint=hint, code=code, category=category)
