@@ -9,9 +9,10 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from velostream.errors import OptionError, StoreError
-from velostream.model.options import Option, Options, OptionType
+from velostream.model.mysql import PORT, SCHEMES, SSL_OPTIONS, ssl_arguments
+from velostream.model.options import Option, Options
 from velostream.model.server import ServerAddress, connect_seconds, lock_seconds
-from velostream.tables.mysql_driver import connect, failure_of, is_lost, ssl_arguments
+from velostream.tables.mysql_driver import connect, failure_of, is_lost
 from velostream.tables.mysql_json import NULL, codec_of, documents, json_table, short, short_values, values_of
 from velostream.tables.mysql_types import foreign_codec, own_codec
 from velostream.tables.relational.codec import Codec
@@ -37,13 +38,9 @@ class MysqlTable(ServerTable):
     """A table of a MySQL or MariaDB database."""
 
     kind: ClassVar[str] = "mysql"
-    schemes: ClassVar[tuple[str, ...]] = ("mysql", "mariadb")
-    port: ClassVar[int] = 3306
-    options: ClassVar[tuple[Option, ...]] = (
-        *ServerTable.options,
-        Option("ssl.mode", "disable, require or verify", OptionType.CHOICE, choices=("disable", "require", "verify")),
-        Option("ssl.ca", "file with the certificates to trust"),
-    )
+    schemes: ClassVar[tuple[str, ...]] = SCHEMES
+    port: ClassVar[int] = PORT
+    options: ClassVar[tuple[Option, ...]] = (*ServerTable.options, *SSL_OPTIONS)
 
     @classmethod
     def dialect_at(cls, address: ServerAddress, options: Options) -> MysqlDialect:

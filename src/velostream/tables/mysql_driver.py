@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from velostream.errors import Category, StoreError
-from velostream.model.options import Options
+from velostream.model.mysql import category_of_code, connection_arguments
 from velostream.model.server import ServerAddress, has_something_to_read
 from velostream.tables.relational.dialect import DriverConnection, Failure, Trouble
 
@@ -32,17 +32,7 @@ def connect(address: ServerAddress, *, ssl: Mapping[str, Any], timeout_seconds: 
     import pymysql  # type: ignore[import-untyped]
 
     try:
-        connection = pymysql.connect(
-            host=address.host,
-            port=address.port,
-            user=address.username,
-            password=address.password or "",
-            database=address.database,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=max(1, round(timeout_seconds)),
-            **ssl,
-        )
+        connection = pymysql.connect(**connection_arguments(address, timeout_seconds=timeout_seconds), **ssl)
     except RuntimeError as error:
         # MySQL's own way to log in needs a library that PyMySQL doesn't bring along.
         raise StoreError(
@@ -72,19 +62,6 @@ def is_lost(connection: DriverConnection) -> bool:
     return not pymysql_connection.open or has_something_to_read(pymysql_connection._sock.fileno())  # noqa: SLF001
 
 
-def ssl_arguments(options: Options) -> dict[str, Any]:
-    """What PyMySQL wants to hear of the options `ssl.mode` and `ssl.ca`."""
-    mode, authority = options.text("ssl.mode"), options.text("ssl.ca")
-    if mode == "disable":
-        return {"ssl_disabled": True}
-    arguments: dict[str, Any] = {}
-    if authority is not None:
-        arguments["ssl_ca"] = authority
-    if mode is not None:
-        arguments |= {"ssl": {}, "ssl_verify_cert": mode == "verify", "ssl_verify_identity": mode == "verify"}
-    return arguments
-
-
 def failure_of(error: BaseException, *, shown: Callable[[str], str]) -> Failure:
     """What an error of PyMySQL means. `shown` takes secrets out of a text."""
     import pymysql
@@ -96,58 +73,14 @@ def failure_of(error: BaseException, *, shown: Callable[[str], str]) -> Failure:
         return Failure(Trouble.TRANSIENT, Category.NETWORK, "the connection is closed", connection_lost=True)
     if not code:
         return Failure(Trouble.CONSTRAINT, Category.DATA, shown(str(error)))
-    trouble, category = _BY_CODE.get(code, (Trouble.OTHER, Category.UNKNOWN))
+    category = category_of_code(code)
+    trouble = _TROUBLES.get(category, Trouble.OTHER)
     return Failure(trouble, category, shown(f"{text} ({code})"), connection_lost=category is Category.NETWORK)
 
 
-_BY_CODE: dict[int, tuple[Trouble, Category]] = {
-    code: (trouble, category)
-    for trouble, category, codes in (
-        (Trouble.DUPLICATE, Category.CONFLICT, (1022, 1062, 1169, 1586)),
-        (
-            Trouble.CONSTRAINT,
-            Category.DATA,
-            (
-                1048,
-                1138,
-                1216,
-                1217,
-                1263,
-                1264,
-                1265,
-                1292,
-                1364,
-                1366,
-                1367,
-                1406,
-                1451,
-                1452,
-                1690,
-                3819,
-                3140,
-                4025,
-            ),
-        ),
-        (Trouble.TRANSIENT, Category.CONCURRENCY, (1020, 1050, 1205, 1213, 1412, 1684)),
-        (
-            Trouble.TRANSIENT,
-            Category.NETWORK,
-            (1040, 1053, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 4031),
-        ),
-        (
-            Trouble.OTHER,
-            Category.AUTHENTICATION,
-            (1044, 1045, 1130, 1142, 1143, 1227, 1251, 1524, 1698, 1820, 1862, 2026, 2059, 3118, 4151),
-        ),
-        (Trouble.OTHER, Category.MISSING, (1049, 1051, 1109, 1146)),
-        (Trouble.OTHER, Category.TIMEOUT, (1317, 1969, 3024)),
-        (Trouble.OTHER, Category.STATE, (1021, 1030, 1041, 1114)),
-        (
-            Trouble.OTHER,
-            Category.CONFIGURATION,
-            (1054, 1064, 1071, 1103, 1118, 1193, 1231, 1290, 1300, 1305, 1348, 1471, 1792, 1836, 1901),
-        ),
-    )
-    for code in codes
+_TROUBLES = {
+    Category.CONFLICT: Trouble.DUPLICATE,
+    Category.DATA: Trouble.CONSTRAINT,
+    Category.CONCURRENCY: Trouble.TRANSIENT,
+    Category.NETWORK: Trouble.TRANSIENT,
 }
-"""By the server's and the client library's own numbers."""
