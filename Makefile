@@ -3,12 +3,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test servers demo bench soak lint clean
+.PHONY: help setup test servers demo bench soak lint clean nexmark
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KILLS ?= 50
+EVENTS ?= 1000000
 
 # The first Python that is new enough; override with `make setup PYTHON=/path/to/python`.
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -55,6 +56,9 @@ bench: setup ## measure against plain PySpark and check the results
 
 soak: setup ## kill the process KILLS times (50) under load and compare with a batch run
 	VELOSTREAM_SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
+
+nexmark: setup ## the 23 queries of Nexmark over EVENTS events (1000000), compared with a batch run
+	VELOSTREAM_NEXMARK_EVENTS=$(EVENTS) $(BIN)/python -m pytest -s tests/views/test_nexmark.py
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

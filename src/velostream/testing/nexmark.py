@@ -98,7 +98,7 @@ class Nexmark:
     seed: int = 0
     start: datetime = datetime(2024, 1, 1, tzinfo=UTC)
     events_per_second: int = 10_000
-    """In event time; no two events have the same one as long as this divides a million."""
+    """In event time. Up to a million, no two events have the same one."""
     disorder: int = 1
     """Events come out of order within groups of so many; not a multiple of 953."""
 
