@@ -179,6 +179,26 @@ class DatabaseDriver(ABC):
         names += [str(selection.table)] if names else str(selection.table).split(".")
         return Statement(".".join(self.quote(name) for name in names))
 
+    def newest(self, selection: Selection, column: str) -> Statement:
+        """One row, with the largest value of a column under its name."""
+        name = self.quote(column)
+        relation = self.relation(selection)
+        where = f" WHERE ({selection.where})" if selection.where else ""
+        return Statement(f"SELECT max({name}) AS {name} FROM {relation.sql}{where}", relation.values)
+
+    def at_least(self, column: str, marker: str) -> str:
+        """A condition: the column has the value that the marker stands for, or a larger one."""
+        return f"{self.quote(column)} >= {marker}"
+
+    def below(self, column: str, marker: str) -> str:
+        """A condition for all the rows for which `at_least` doesn't hold."""
+        name = self.quote(column)
+        return f"({name} < {marker} OR {name} IS NULL)"
+
+    def selected(self, columns: Sequence[str]) -> str:
+        """What stands behind SELECT for these columns, each under its name; for none named, all."""
+        return ", ".join(map(self.quote, columns)) if columns else "*"
+
     def select(
         self,
         selection: Selection,
@@ -189,8 +209,7 @@ class DatabaseDriver(ABC):
     ) -> Statement:
         """The rows, of which further conditions hold; these have their markers after those of the query."""
         relation = self.relation(selection)
-        listed = ", ".join(map(self.quote, columns)) if columns else "*"
-        sql = f"SELECT {listed} FROM {relation.sql}"
+        sql = f"SELECT {self.selected(columns)} FROM {relation.sql}"
         everything = [f"({selection.where})"] if selection.where else []
         everything += conditions
         if everything:

@@ -52,10 +52,10 @@ class Bulk:
         self._holder: DatabaseSession | None = None
         """Keeps the moment readable for the others."""
 
-    def begin(self) -> DatabaseSession:
-        """A session whose state all parts of the next `partitions` will be of."""
+    def begin(self, *, snapshot: str | None = None) -> DatabaseSession:
+        """A session whose state all parts of the next `partitions` will be of: a new one, or one of that name."""
         self.close()
-        self._holder = self._source.driver.open(shared=True)
+        self._holder = self._source.driver.open(snapshot=snapshot, shared=True)
         return self._holder
 
     def partitions(
@@ -277,12 +277,12 @@ class IncrementalPolling(ReadingMode):
         # Nothing bounds the load above: what is newer than the position comes again, and changes nothing.
         if self._bulk.limit is not None:
             return self._bulk.partitions(whole=True)
-        schema = self._schema()
-        name = self._source.driver.quote(schema.column(self._column).name)
-        marker = self._source.driver.marker(len(self._source.driver.relation(self._source.selection).values))
-        reach = _json(self._back(_value(end["last"], schema.column(self._column).type)))
-        older = self._bulk.partitions(conditions=[f"({name} < {marker} OR {name} IS NULL)"], values=[reach])
-        near = self._bulk.partitions(conditions=[f"{name} >= {marker}"], values=[reach], whole=True, begun=True)
+        column, driver = self._schema().column(self._column), self._source.driver
+        marker = driver.marker(len(driver.relation(self._source.selection).values))
+        reach = _json(self._back(_value(end["last"], column.type)))
+        older = self._bulk.partitions(conditions=[driver.below(column.name, marker)], values=[reach])
+        newer = driver.at_least(column.name, marker)
+        near = self._bulk.partitions(conditions=[newer], values=[reach], whole=True, begun=True)
         return [*near, *older]
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
@@ -331,12 +331,8 @@ class IncrementalPolling(ReadingMode):
         """Before the first look: the newest value there is. The rows near it are in the load that follows."""
         schema = self._schema()
         only = schema.select([self._column])
-        driver, selection = self._source.driver, self._source.selection
-        name = driver.quote(only.names[0])
-        relation = driver.relation(selection)
-        where = f" WHERE ({selection.where})" if selection.where else ""
-        newest = Statement(f"SELECT max({name}) AS {name} FROM {relation.sql}{where}", relation.values)
-        session = driver.open()
+        newest = self._source.driver.newest(self._source.selection, only.names[0])
+        session = self._source.driver.open()
         try:
             found = _table(session.rows(newest, only, _ignore, size=1), only)
             last = found.column(0)[0].as_py() if found.num_rows else None
@@ -378,7 +374,7 @@ class IncrementalPolling(ReadingMode):
         if self._query is not None:
             return driver.select(self._source.selection.for_query(self._query, {"last": since}), columns)
         marker = driver.marker(len(driver.relation(self._source.selection).values))
-        condition = f"{driver.quote(column.name)} >= {marker}"
+        condition = driver.at_least(column.name, marker)
         return driver.select(self._source.selection.unlimited, columns, conditions=[condition], values=[since])
 
     def _above_floor(self, rows: pa.Table, start: Any, schema: Schema) -> pa.Table:

@@ -10,17 +10,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from velostream.errors import Category, StoreError, VelostreamError
+from velostream.model.mongodb import APPLICATION, category_of
 from velostream.model.retry import Attempts, RetryPolicy, RetryStrategy
 
 T = TypeVar("T")
 KIND = "mongodb"
 _log = logging.getLogger(__name__)
-_APPLICATION = "velostream"
 _IDLE = "idleSession"
-_AUTHENTICATION = frozenset({13, 18, 8000})
-_MISSING = frozenset({26, 60})
-_CONFIGURATION = frozenset({20, 59, 72, 115})
-_WRITE_CONFLICT = 112
 _SNAPSHOT_UNAVAILABLE = 246
 _SNAPSHOT_TOO_OLD = 239
 _ATTEMPTS = 4
@@ -76,7 +72,7 @@ class Connection:
             parsed = parse_uri(url)
             milliseconds = int(timeout.total_seconds() * 1000)
             settings: dict[str, Any] = {
-                "appName": _APPLICATION,
+                "appName": APPLICATION,
                 **credentials,
                 "connect": False,
                 "maxPoolSize": pool_size,
@@ -188,7 +184,7 @@ class Connection:
                 {"id": operation["lsid"]["id"]}
                 for operation in operations
                 if operation["type"] == _IDLE
-                and operation.get("appName") == _APPLICATION
+                and operation.get("appName") == APPLICATION
                 and "transaction" in operation
                 and operation.get("connectionId") not in connected
             ]
@@ -237,28 +233,6 @@ def _transaction_settings() -> dict[str, Any]:
         "write_concern": WriteConcern("majority"),
         "read_preference": ReadPreference.PRIMARY,
     }
-
-
-def category_of(error: BaseException) -> Category:
-    """By the driver's class and the server's code."""
-    from pymongo import errors
-
-    code = getattr(error, "code", None)
-    if code in _AUTHENTICATION:
-        return Category.AUTHENTICATION
-    if code in _MISSING:
-        return Category.MISSING
-    if code == _WRITE_CONFLICT:
-        return Category.CONCURRENCY
-    if isinstance(error, errors.ExecutionTimeout):
-        return Category.TIMEOUT
-    if isinstance(error, errors.ConnectionFailure):
-        return Category.NETWORK
-    if isinstance(error, errors.DocumentTooLarge):
-        return Category.DATA
-    if code in _CONFIGURATION or isinstance(error, errors.ConfigurationError | errors.InvalidName):
-        return Category.CONFIGURATION
-    return Category.UNKNOWN
 
 
 def is_snapshot_gone(error: StoreError) -> bool:

@@ -1,0 +1,101 @@
+"""`mongodb://`: collections and views of MongoDB, read once, polled, or followed by their change streams."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar
+
+from velostream.model.mongodb import MongodbAddress
+from velostream.model.options import Option, OptionType
+from velostream.model.schema import Schema
+from velostream.sources.base import SourceSpec
+from velostream.sources.common import names_of
+from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
+from velostream.sources.mongodb_capture import POLL_INTERVAL, MongodbCapture
+from velostream.sources.mongodb_driver import MongodbDriver, filter_of, order_of
+
+_OF_SQL = ("schema", "query", "query.params", "poll.query", "where", "order.by")
+_OF_THE_DRIVER = (
+    *("replicaset", "authsource", "authmechanism", "readpreference", "directconnection", "compressors"),
+    *("tls", "tlscafile", "tlscertificatekeyfile", "tlscertificatekeyfilepassword", "tlsallowinvalidcertificates"),
+)
+
+
+class MongodbSource(DatabaseSource):
+    """A collection or view of a MongoDB database; changes are told by replica sets and sharded clusters.
+
+    Delivery guarantee: exactly-once into tables. By `cdc` every change is taken once, and transactions are never
+    split; an update brings the document as it is when the change is read. By polling, documents that come and go
+    between two looks are never seen.
+    """
+
+    driver: MongodbDriver
+    kind: ClassVar[str] = "mongodb"
+    takes_variables: ClassVar[bool] = True
+    options: ClassVar[tuple[Option, ...]] = (
+        *(option for option in DATABASE_OPTIONS if option.name not in _OF_SQL),
+        Option("collection", "the collection or view that is read; table is another name for it"),
+        Option("where", "which documents: a filter in extended JSON"),
+        Option("order.by", "the order in which documents are read: at DESC, name"),
+        Option("projection", "the fields that become columns; all where it isn't given"),
+        Option("username", "who to connect as; wins over the address"),
+        Option("password", "the password; better ${VARIABLE}"),
+        Option("connect.timeout", "how long to wait for the server", OptionType.DURATION, "5s"),
+        Option(
+            "transaction.isolation",
+            "read as of one moment, or documents as they come",
+            OptionType.CHOICE,
+            "snapshot",
+            ("snapshot", "majority"),
+        ),
+        Option("cdc", "whether to follow the collection by its change stream", OptionType.BOOLEAN, "false"),
+        Option("cdc.start", "with initial.load = none: latest, or a time"),
+        Option("cdc.start.position", "another name for cdc.start"),
+        Option(
+            "cdc.on.gap",
+            "when changes are lost, or the collection was dropped: fail, or read again",
+            OptionType.CHOICE,
+            "fail",
+            ("fail", "snapshot"),
+        ),
+        *(Option(name, f"as the driver's {name}") for name in _OF_THE_DRIVER),
+    )
+
+    def __init__(self, spec: SourceSpec) -> None:
+        super().__init__(spec)
+        # What is wrong with them should show before anything is asked.
+        with self.driver.failures():
+            filter_of(self.selection)
+            order_of(self.selection.order_by or "")
+
+    def reach(self) -> tuple[MongodbDriver, str | None]:
+        settings = self.settings
+        of_the_driver = {name: value for name in _OF_THE_DRIVER if (value := settings.text(name)) is not None}
+        address = MongodbAddress.of(
+            self.spec.uri,
+            username=settings.text("username"),
+            password=settings.text("password"),
+            settings=of_the_driver,
+        )
+        driver = MongodbDriver(
+            address,
+            timeout=settings.duration("connect.timeout") or timedelta(seconds=5),
+            of_one_moment=settings.text("transaction.isolation") == "snapshot",
+            fields=names_of(settings.text("projection")),
+        )
+        return driver, settings.text("collection")
+
+    @property
+    def poll_interval(self) -> timedelta:
+        """The stream is looked into often: that costs little."""
+        follows_stream = self.settings.boolean("cdc") and "poll.interval" not in self.settings
+        return POLL_INTERVAL if follows_stream else super().poll_interval
+
+    def schema(self) -> Schema | None:
+        found = super().schema()
+        if found is not None and isinstance(self.mode, MongodbCapture):
+            self.mode.check(found)
+        return found
+
+    def reading_mode(self) -> ReadingMode:
+        return MongodbCapture(self) if self.settings.boolean("cdc") else super().reading_mode()

@@ -1,0 +1,270 @@
+"""MongoDB followed by its change stream: what is there at a moment, then every change after it.
+
+The moment's time is noted first, the collection is read as of it, and the stream is followed from right after it: every
+change is taken once. Where documents are read as they come, what changed meanwhile comes again and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velostream.errors import Category, OptionError, SourceError
+from velostream.model.schema import Schema
+from velostream.sources.base import Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.database import ReadingMode
+from velostream.sources.mongodb_driver import moment_of, text_of
+from velostream.sources.mongodb_values import ID, Document, changes_of
+from velostream.sources.polling import Bulk, with_sign
+
+if TYPE_CHECKING:
+    from velostream.sources.mongodb import MongodbSource
+
+POLL_INTERVAL = timedelta(milliseconds=100)
+_CHANGES_AT_ONCE = 100_000
+_QUIET_SECONDS = 30.0
+"""How long nothing may happen to the collection before the position goes on without it; the oplog forgets."""
+_WAIT_MILLISECONDS = 1
+"""How long the server waits for an event that isn't there yet."""
+_ENDS = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
+_LOST = frozenset({136, 260, 280, 286})
+"""Codes of a server that no longer has what comes after a position."""
+_REFUSED = (
+    *("where", "order.by", "limit", "incremental.column"),
+    *("loading.bulk.max_records", "loading.bulk.max_duration"),
+)
+
+
+@dataclass
+class _Look:
+    """What a look at the stream gave. Changes of one time of the server's, a transaction's among them, are together."""
+
+    start: Offset
+    changes: list[tuple[Document, int]] = field(default_factory=list)
+    end: Offset = None
+    """After the last of the changes; the start where there are none."""
+    beyond: Offset = None
+    """After all that the server had when it was asked, where the stream was read to its end."""
+    asked_at: str = ""
+    """The server's time when it was asked."""
+
+
+class MongodbCapture(ReadingMode):
+    """A collection by its change stream.
+
+    An offset has the number of the `load` that its rows came by, the `time` of the server's up to which everything is
+    taken in, and from the first change on the stream's resume `token`.
+    """
+
+    capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
+
+    def __init__(self, source: MongodbSource) -> None:
+        for name in _REFUSED:
+            if name in source.settings:
+                raise OptionError(
+                    f'option "{name}" can\'t be combined with "cdc"',
+                    hint="all changes of a collection are taken from its stream: write the condition into the SELECT",
+                )
+        self._source = source
+        self._bulk = Bulk(source)
+        self._client: Any = None
+        self._checked = False
+        self._wanted = (0, 0)
+        """The time that somebody waits for."""
+        self._piece: _Look | None = None
+        self._moved_at = time.monotonic()
+
+    def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
+        if start is None:
+            return self._begin(load=1)
+        try:
+            look = self._look(start, changes=1 if max_rows is None else min(max_rows, _CHANGES_AT_ONCE))
+        except SourceError as error:
+            if error.code != "log-lost" or self._source.settings.text("cdc.on.gap") != "snapshot":
+                raise
+            return self._begin(load=start["load"] + 1)
+        at = _time(start)
+        if look.end != start:
+            self._moved_at = time.monotonic()
+            if max_rows is None:
+                # It takes a look at everything to know where the last of it ends; the present time will do as well.
+                self._wanted = max(self._wanted, _parsed(look.asked_at), _time(look.end))
+                return {"load": start["load"], "time": ",".join(map(str, self._wanted))}
+            self._piece = look
+            return look.end
+        late = time.monotonic() - self._moved_at > _QUIET_SECONDS
+        if max_rows is not None and look.beyond is not None and (self._wanted > at or late):
+            self._moved_at = time.monotonic()
+            self._piece = look
+            return look.beyond
+        return start
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
+        if start is not None and start["load"] == end["load"]:
+            return [Partition({"start": start, "end": end})]
+        if start is None and self._source.settings.text("initial.load") == "none":
+            return ()
+        self._bulk.begin(snapshot=end["time"])
+        return self._bulk.partitions(replaces=start is not None, begun=True)
+
+    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        payload = partition.payload
+        if "bulk" in payload:
+            for batch in self._bulk.read(partition, schema, on_bad):
+                yield batch if partition.replaces else with_sign(batch)
+            return
+        start, end = payload["start"], payload["end"]
+        look = self._piece
+        if look is None or look.start != start or end not in (look.end, look.beyond):
+            look = self._look(start, changes=None, until=_time(end))
+        if look.changes:
+            yield from changes_of(look.changes, schema, on_bad).combine_chunks().to_batches()
+
+    def reached(self, position: Offset, target: Offset) -> bool:
+        return (position["load"], _time(position)) >= (target["load"], _time(target))
+
+    def commit(self, end: Offset) -> None:
+        self._bulk.close()
+
+    def close(self) -> None:
+        self._bulk.close()
+        self._piece = None
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def check(self, schema: Schema) -> None:
+        """See that changes can be told and that they tell which rows they are of. Raises `SourceError`."""
+        if self._checked:
+            return
+        if schema.key != (ID,):
+            raise SourceError(
+                f'the changes of collection "{self._name}" tell documents by "{ID}"',
+                detail=f"the key here is {', '.join(schema.key) or 'none'}",
+                hint=f'leave the key to the collection, and have "{ID}" among the columns',
+                code="invalid-option",
+                category=Category.CONFIGURATION,
+            )
+        session = self._source.driver.open()
+        try:
+            if session.snapshot is None:
+                raise SourceError(
+                    f'mongodb at "{self._source.driver.address}" has no changes to follow',
+                    detail="it is a single server without a replica set",
+                    hint="start mongod with --replSet rs0 and run rs.initiate(): one member is enough",
+                    code="invalid-option",
+                    category=Category.CONFIGURATION,
+                )
+        finally:
+            session.close()
+        self._checked = True
+
+    @property
+    def _name(self) -> str:
+        return self._source.selection.shown
+
+    def _begin(self, *, load: int) -> Offset:
+        """Note the moment of a load, or of the first change where nothing is loaded."""
+        session = self._source.driver.open()
+        try:
+            now = str(session.snapshot)
+        finally:
+            session.close()
+        settings = self._source.settings
+        if load == 1 and settings.text("initial.load") == "none":
+            now = _first_time(settings.text("cdc.start") or settings.text("cdc.start.position") or "latest", now)
+        return {"load": load, "time": now}
+
+    def _look(self, start: Offset, *, changes: int | None, until: tuple[int, int] | None = None) -> _Look:
+        """The changes after a position: about so many, or all those up to a time."""
+        look = _Look(start, end=start)
+        last: Any = None
+        with self._stream(start, look) as stream:
+            while (event := stream.try_next()) is not None:
+                at = event["clusterTime"]
+                enough = changes is not None and len(look.changes) >= changes and at != last
+                if enough or (until is not None and (at.time, at.inc) > until):
+                    return look
+                if event["operationType"] in _ENDS:
+                    if look.end != start:
+                        return look
+                    raise self._lost("the collection was dropped or renamed")
+                look.changes += _change(event)
+                look.end = _after(start, at, event["_id"])
+                last = at
+            look.beyond = _after(
+                start, max(moment_of(look.asked_at), last or moment_of(start["time"])), stream.resume_token
+            )
+        return look
+
+    @contextmanager
+    def _stream(self, start: Offset, look: _Look) -> Iterator[Any]:
+        """The stream from a position on, with all that was acknowledged to anybody before now in it."""
+        from pymongo.errors import OperationFailure
+
+        driver = self._source.driver
+        where: dict[str, Any] = {"resume_after": start["token"]} if "token" in start else {}
+        if not where:
+            after = moment_of(start["time"])
+            where = {"start_at_operation_time": type(after)(after.time, after.inc + 1)}
+        with driver.failures(name=self._name):
+            if self._client is None:
+                self._client = driver.client()
+            try:
+                with self._client.start_session(causal_consistency=True) as session:
+                    self._client.admin.command("ping", session=session)
+                    look.asked_at = text_of(session.operation_time)
+                    collection = self._client[driver.address.database][self._source.selection.table]
+                    with collection.watch(
+                        full_document="updateLookup",
+                        max_await_time_ms=_WAIT_MILLISECONDS,
+                        session=session,
+                        **where,
+                    ) as stream:
+                        yield stream
+            except OperationFailure as error:
+                if error.code in _LOST:
+                    raise self._lost("the server's oplog no longer has what comes after the position") from error
+                raise
+
+    def _lost(self, reason: str) -> SourceError:
+        return SourceError.log_lost("mongodb", self._name, reason=reason)
+
+
+def _change(event: Document) -> list[tuple[Document, int]]:
+    """What an event does; an update of what was deleted since says nothing more than its deletion."""
+    if event["operationType"] == "delete":
+        return [(event["documentKey"], -1)]
+    document = event.get("fullDocument")
+    return [] if document is None else [(document, 1)]
+
+
+def _after(start: Any, moment: Any, token: Any) -> Offset:
+    return {"load": start["load"], "time": text_of(moment), "token": dict(token)}
+
+
+def _time(offset: Any) -> tuple[int, int]:
+    return _parsed(offset["time"])
+
+
+def _parsed(text: str) -> tuple[int, int]:
+    seconds, _, number = text.partition(",")
+    return int(seconds), int(number)
+
+
+def _first_time(written: str, now: str) -> str:
+    if written.lower() == "latest":
+        return now
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError as error:
+        expected = "latest, or a time such as 2024-05-01T12:00:00Z"
+        raise OptionError.value("cdc.start", written, expected=expected) from error
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return f"{int(moment.timestamp())},0"
