@@ -24,10 +24,13 @@ class Group(StrEnum):
 
 _BUILT_IN: dict[Group, dict[str, str]] = {
     Group.SOURCES: {
+        "clickhouse": "velostream.sources.clickhouse:ClickhouseSource",
         "file": "velostream.sources.files:FileSource",
+        "http": "velostream.sources.http:HttpSource",
         "kafka": "velostream.sources.kafka:KafkaSource",
         "memory": "velostream.sources.memory:MemorySource",
         "mongodb": "velostream.sources.mongodb:MongodbSource",
+        "mysql": "velostream.sources.mysql:MysqlSource",
         "postgres": "velostream.sources.postgres:PostgresSource",
         "s3": "velostream.sources.s3:S3Source",
         "sql": "velostream.sources.sql:SqlSource",

@@ -3,10 +3,12 @@
 import pytest
 
 from velostream.plugins import Group, names
-from velostream.testing.database_feeds import PostgresFeed, SqlFeed
+from velostream.testing.database_feeds import ClickhouseFeed, PostgresFeed, SqlFeed
 from velostream.testing.document_feeds import MongodbFeed
 from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
+from velostream.testing.http_feed import ReceivedFeed, ResourceFeed
 from velostream.testing.kafka_feed import KafkaFeed
+from velostream.testing.mysql_feed import MysqlFeed
 from velostream.testing.s3_feed import S3Feed
 from velostream.testing.source_suite import SourceSuite
 
@@ -33,14 +35,30 @@ FEEDS = {
         "csv folder watched": lambda folder: FileFeed(folder, "csv", one_file=False, watch="true"),
         "parquet watched": lambda folder: slack(FileFeed(folder, "parquet", one_file=False, watch="true"), 50),
     },
+    "http": {
+        "csv once": lambda _: ResourceFeed("csv"),
+        "json pages once": lambda _: ResourceFeed("json", pages=True),
+        "jsonl polled": lambda _: ResourceFeed("jsonl", watch="true"),
+        "server-sent events": lambda folder: ReceivedFeed(folder, "sse"),
+        "webhook": lambda folder: ReceivedFeed(folder, "webhook"),
+    },
     "kafka": {
         "events": lambda _: KafkaFeed(),
         "upserts": lambda _: KafkaFeed(changelog="upsert", key="id"),
+    },
+    "clickhouse": {
+        "once": lambda _: ClickhouseFeed(),
+        "polled": lambda _: ClickhouseFeed(incremental_column="id"),
     },
     "mongodb": {
         "once": lambda _: MongodbFeed(),
         "polled": lambda _: MongodbFeed(incremental_column="_id"),
         "captured": lambda _: MongodbFeed(cdc="true"),
+    },
+    "mysql": {
+        "once": lambda _: MysqlFeed(),
+        "polled": lambda _: MysqlFeed(incremental_column="id"),
+        "captured": lambda _: MysqlFeed(cdc="true"),
     },
     "postgres": {
         "once": lambda _: PostgresFeed(),

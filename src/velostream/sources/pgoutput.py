@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from velostream.sources.capture import ChangedRows
 
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _BEGIN, _COMMIT, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BCRIUDT"
@@ -21,33 +23,6 @@ _relation_id = struct.Struct(">xI").unpack_from
 _count = struct.Struct(">H").unpack_from
 _length = struct.Struct(">I").unpack_from
 _truncate = struct.Struct(">xIB").unpack_from
-
-
-@dataclass
-class ChangedRows:
-    """Changes of one table between two truncations, by column; in the order of the log."""
-
-    truncated: bool
-    """Whether all rows that were there before are gone."""
-    columns: dict[str, list[bytes | None]] = field(default_factory=dict)
-    signs: list[int] = field(default_factory=list)
-    """1: the row is there now; -1: the one of this key is gone, or this one where the table has no key."""
-    unchanged: dict[int, list[str]] = field(default_factory=dict)
-    """By row, which columns keep the values they had; an empty list marks the first half of a key's change."""
-
-    def add(self, values: dict[str, bytes | None], sign: int) -> None:
-        count = len(self.signs)
-        for name, value in values.items():
-            column = self.columns.get(name)
-            if column is None:
-                # A column that the table has had since a moment ago.
-                column = self.columns[name] = [None] * count
-            column.append(value)
-        self.signs.append(sign)
-        if len(values) < len(self.columns):
-            for column in self.columns.values():
-                if len(column) == count:
-                    column.append(None)
 
 
 @dataclass(frozen=True)

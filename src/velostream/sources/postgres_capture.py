@@ -23,8 +23,9 @@ from velostream.model.change import CHANGE, UNCHANGED
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Column, Schema
 from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.capture import ChangedRows, partitions_of, refuse_what_a_log_ignores
 from velostream.sources.database import ReadingMode
-from velostream.sources.pgoutput import ChangedRows, Decoded, PgOutputDecoder
+from velostream.sources.pgoutput import Decoded, PgOutputDecoder
 from velostream.sources.polling import Bulk, with_sign
 from velostream.sources.postgres_slot import CapturedTable, PostgresSlot, SlotNames, position_of, text_of
 from velostream.sources.postgres_types import columns_of_texts
@@ -37,10 +38,6 @@ _CHANGES_AT_ONCE = 100_000
 _QUIET_BYTES = 16 << 20
 _QUIET_SECONDS = 30.0
 """How much of the log that isn't about the table, or for how long, may go by before it is given up."""
-_REFUSED = (
-    *("query", "where", "order.by", "limit", "incremental.column", "poll.query"),
-    *("loading.bulk.max_records", "loading.bulk.max_duration"),
-)
 
 
 @dataclass(frozen=True)
@@ -62,12 +59,7 @@ class PostgresCapture(ReadingMode):
     capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
 
     def __init__(self, source: PostgresSource) -> None:
-        for name in _REFUSED:
-            if name in source.settings:
-                raise OptionError(
-                    f'option "{name}" can\'t be combined with "cdc"',
-                    hint="all changes of a table are taken from its log: write the condition into the SELECT",
-                )
+        refuse_what_a_log_ignores(source.settings)
         self._source = source
         self._bulk = Bulk(source)
         self._slot = PostgresSlot(source.driver)
@@ -108,15 +100,7 @@ class PostgresCapture(ReadingMode):
                 return ()
             with self._loading():
                 return self._bulk.partitions(replaces=start is not None, begun=True)
-        decoded = self._decoded(start, end)
-        return [
-            Partition(
-                {"start": start, "end": end, "number": number if part == "rows" else None},
-                replaces=part == "truncation",
-            )
-            for number, piece in enumerate(decoded.pieces)
-            for part in _parts(piece)
-        ]
+        return partitions_of(self._decoded(start, end).pieces, start, end)
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         payload = partition.payload
@@ -321,13 +305,6 @@ class PostgresCapture(ReadingMode):
 
     def _warn(self, warnings: Iterable[str]) -> None:
         self._source.warnings += tuple(warning for warning in warnings if warning not in self._source.warnings)
-
-
-def _parts(piece: ChangedRows) -> Iterator[str]:
-    if piece.truncated:
-        yield "truncation"
-    if piece.signs:
-        yield "rows"
 
 
 def _unchanged(piece: ChangedRows, rejected: set[int]) -> list[list[str] | None]:

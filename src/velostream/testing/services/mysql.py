@@ -75,11 +75,11 @@ class MysqlService(Service):
         return f"mysql://root@{LOOPBACK}:{self.port}/{_DATABASE}"
 
     def ask(self) -> None:
-        self._execute("SELECT 1")
+        self.execute("SELECT 1")
 
     def new_database(self) -> str:
         name = f"test_{os.getpid()}_{next(self._numbers)}"
-        self._execute(f"CREATE DATABASE `{name}`")
+        self.execute(f"CREATE DATABASE `{name}`")
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
     @property
@@ -90,7 +90,8 @@ class MysqlService(Service):
     def _first_statements(self) -> Path:
         return self.folder / "first.sql"
 
-    def _execute(self, statement: str) -> None:
+    def execute(self, statement: str, values: Sequence[object] = ()) -> None:
+        """Have a statement done in the server's own database; `%s` stands for a value, if there are any."""
         import pymysql  # type: ignore[import-untyped]
 
         place = urlsplit(self.url)
@@ -104,7 +105,7 @@ class MysqlService(Service):
             connect_timeout=5,
         )
         with connection, connection.cursor() as cursor:
-            cursor.execute(statement)
+            cursor.execute(statement, values or None)
 
 
 def _as_present_user() -> list[str]:

@@ -1,0 +1,89 @@
+"""`mysql://`: tables and queries of MySQL and MariaDB, read once, polled, or followed through the binary log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar
+
+from velostream.model.mysql import PORT, SCHEMES, SSL_OPTIONS, ssl_arguments
+from velostream.model.options import Option, Options, OptionType
+from velostream.model.schema import Schema
+from velostream.model.server import SERVER_OPTIONS, ServerAddress, connect_seconds
+from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
+from velostream.sources.mysql_capture import POLL_INTERVAL, MysqlCapture
+from velostream.sources.mysql_driver import MysqlDriver
+
+_URL = Option("url", "the address")
+
+
+class MysqlSource(DatabaseSource):
+    """A table, view or query of a MySQL or MariaDB database.
+
+    Delivery guarantee: exactly-once into tables. By `cdc` every change is taken once, and transactions are never
+    split. By polling, rows that come and go between two looks are never seen.
+    """
+
+    driver: MysqlDriver
+    kind: ClassVar[str] = "mysql"
+    takes_variables: ClassVar[bool] = True
+    options: ClassVar[tuple[Option, ...]] = (
+        *DATABASE_OPTIONS,
+        *(option for option in SERVER_OPTIONS if option.name != "read.replica.url"),
+        *SSL_OPTIONS,
+        Option("query.timeout", "how long a statement may take", OptionType.DURATION),
+        Option("cdc", "whether to follow the table through the server's binary log", OptionType.BOOLEAN, "false"),
+        Option("cdc.start", "with initial.load = none: latest, earliest, or a position in the log, file:position"),
+        Option("cdc.start.position", "another name for cdc.start"),
+        Option(
+            "cdc.on.gap",
+            "when the log doesn't tell what was changed: fail, or read again",
+            OptionType.CHOICE,
+            "fail",
+            ("fail", "snapshot"),
+        ),
+        Option("binlog.file", "with initial.load = none: the file of the log to begin with"),
+        Option("binlog.position", "where in that file", OptionType.INTEGER),
+    )
+
+    def reach(self) -> tuple[MysqlDriver, str | None]:
+        address, table = _address(self.spec.uri, self.settings)
+        query_timeout = self.settings.duration("query.timeout")
+        driver = MysqlDriver(
+            address,
+            parameters=ssl_arguments(self.settings),
+            connect_seconds=connect_seconds(self.settings),
+            query_seconds=0.0 if query_timeout is None else query_timeout.total_seconds(),
+            timezone=self.settings.text("timezone") or "UTC",
+        )
+        return driver, table
+
+    @property
+    def poll_interval(self) -> timedelta:
+        """The log is looked into often: that costs little."""
+        follows_log = self.settings.boolean("cdc") and "poll.interval" not in self.settings
+        return POLL_INTERVAL if follows_log else super().poll_interval
+
+    def columns_of(self, schema: Schema) -> tuple[str, ...]:
+        """By name even where columns are declared, as some have to be asked for in a way of their own."""
+        found = self.discovered()
+        return () if found is None else found.names
+
+    def schema(self) -> Schema | None:
+        found = super().schema()
+        if found is not None and isinstance(self.mode, MysqlCapture):
+            self.mode.check(found)
+        return found
+
+    def reading_mode(self) -> ReadingMode:
+        return MysqlCapture(self) if self.settings.boolean("cdc") else super().reading_mode()
+
+
+def _address(uri: str, settings: Options) -> tuple[ServerAddress, str | None]:
+    """The server, and the table where the address names one: `mysql://db/table`, with the host in an option."""
+    table = None
+    server = {option.name: settings[option.name] for option in SERVER_OPTIONS if option.name in settings}
+    if "host" in server and "database" not in server:
+        database, _, table = uri.partition("://")[2].partition("/")
+        uri = f"{SCHEMES[0]}:///{database}"
+    address = ServerAddress.of(Options({"url": uri, **server}, (*SERVER_OPTIONS, _URL)), schemes=SCHEMES, port=PORT)
+    return address, table or None

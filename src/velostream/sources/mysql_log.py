@@ -1,0 +1,372 @@
+"""The binary log of MySQL and MariaDB: where it ends, what it says about a table, and loads that fit a place in it.
+
+It is read by mysql-replication as mysqlbinlog reads it: from a position to the present end, under the server number 0.
+So the server keeps nothing for us, and readers don't disturb one another. The library would go on by itself when it
+loses its server, possibly within a transaction; here a stream that breaks is an error, and the next attempt begins at
+the end of a transaction again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from velostream.errors import Category, OptionError, SourceError, StoreError, VelostreamError
+from velostream.sources.capture import ChangedRows
+from velostream.sources.mysql_driver import MysqlDriver, MysqlSession, ask, code_of, pymysql
+from velostream.sources.mysql_statements import Effect, LoggedTable
+from velostream.sources.mysql_types import LoggedColumn
+
+_FIRST_PLACE = 4
+"""Where events begin in a file of the log."""
+_CANT_BE_READ = 1236
+"""The server's number for a place in the log that it doesn't have, or can't read."""
+_SYNTAX = 1064
+_QUERY, _ROTATE, _XID, _XA_PREPARE, _MARIADB_GTID, _PARTIAL_UPDATE = 2, 4, 16, 38, 162, 39
+_WRITE_ROWS, _UPDATE_ROWS, _DELETE_ROWS = frozenset({23, 30}), frozenset({24, 31}), frozenset({25, 32})
+_STANDALONE = 1
+"""Of a transaction of MariaDB: the event that follows is all of it."""
+_UNREADABLE_EVENTS = {
+    _PARTIAL_UPDATE: "only parts of documents are logged; SET GLOBAL binlog_row_value_options = ''",
+    26: "the server has lost a part of its log itself",
+    40: "transactions are compressed; SET GLOBAL binlog_transaction_compression = OFF",
+    **dict.fromkeys(range(165, 172), "events are compressed; SET GLOBAL log_bin_compress = OFF"),
+}
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class LogPosition:
+    """A place in the log, between two transactions. Ordered as the log is."""
+
+    number: int
+    """Of the file."""
+    place: int
+    file: str = field(compare=False)
+
+    @classmethod
+    def of(cls, file: str, place: int) -> Self:
+        number = file.rpartition(".")[2]
+        return cls(int(number) if number.isdigit() else 0, place, file)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """As `str` gives it: `mysql-bin.000007:1234`."""
+        match = re.fullmatch(r"(.+\.\d+):(\d+)", text.strip())
+        if match is None:
+            expected = "latest, earliest, or a position such as mysql-bin.000007:1234"
+            raise OptionError.value("cdc.start", text, expected=expected)
+        return cls.of(match[1], int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.place}"
+
+
+class UntoldError(Exception):
+    """The log doesn't tell, or no longer tells, what became of the table's rows; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """What a part of the log says about one table."""
+
+    pieces: list[ChangedRows]
+    end: LogPosition
+    """After the last transaction in it, be it about the table or not."""
+
+
+class MysqlLog:
+    """The log of one server, over connections that are made when they are needed. For one thread at a time."""
+
+    def __init__(self, driver: MysqlDriver) -> None:
+        self._driver = driver
+        self._connection: Any = None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.open:
+            connection.close()
+
+    def end(self) -> LogPosition:
+        """The place after all that anyone can have seen."""
+        for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
+            try:
+                found = self.ask(statement)
+            except SourceError as error:
+                # MySQL has another word for it since 8.4.
+                if error.__cause__ is not None and code_of(error.__cause__) == _SYNTAX:
+                    continue
+                raise
+            if not found:
+                break
+            return LogPosition.of(str(found[0]["File"]), int(found[0]["Position"] or 0))
+        raise self.refusal("it keeps no log; start it with --log-bin")
+
+    def first(self) -> LogPosition:
+        """The oldest place that there is."""
+        found = self.ask("SHOW BINARY LOGS")
+        return LogPosition.of(str(found[0]["Log_name"]), _FIRST_PLACE) if found else self.end()
+
+    def server(self) -> str:
+        """Which server it is; another one has another log, though its files may have the same names."""
+        found = self.ask("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')")
+        known = {row["Variable_name"]: row["Value"] for row in found}
+        return str(known.get("server_uuid") or known["server_id"])
+
+    def ask(self, sql: str, values: Sequence[Any] = ()) -> list[dict[str, str | None]]:
+        """A small result, as texts by column."""
+        with self._driver.failures():
+            if self._connection is None or not self._connection.open:
+                self._connection = self._driver.connect()
+            return ask(self._connection, sql, values)
+
+    def refusal(self, reason: str) -> SourceError:
+        """The server isn't set up for what is asked of it."""
+        where = str(self._driver.address)
+        return SourceError.refused("mysql", where=where, reason=reason, category=Category.CONFIGURATION)
+
+    def begin_load(self, relation: str) -> tuple[MysqlSession, LogPosition]:
+        """A session in which the table is as it was at a place of the log."""
+        session = self._driver.open()
+        try:
+            found = session.ask("SHOW STATUS LIKE 'binlog_snapshot_%'")
+            told = {str(row["Variable_name"]).lower(): row["Value"] for row in found}
+            if told.get("binlog_snapshot_file"):
+                place = int(told["binlog_snapshot_position"] or 0)
+                return session, LogPosition.of(str(told["binlog_snapshot_file"]), place)
+        except BaseException:
+            session.close()
+            raise
+        session.close()
+        return self._begin_locked_load(relation)
+
+    def _begin_locked_load(self, relation: str) -> tuple[MysqlSession, LogPosition]:
+        """For servers that don't tell which place a session's state belongs to: nobody writes to the table for as long
+        as it takes to begin one and to ask for the end.
+        """
+        with self._driver.failures():
+            lock = self._driver.connect()
+            try:
+                ask(lock, f"LOCK TABLES {relation} READ")
+                session = self._driver.open()
+                try:
+                    return session, self.end()
+                except BaseException:
+                    session.close()
+                    raise
+            finally:
+                lock.close()
+
+    def read(
+        self,
+        start: LogPosition,
+        table: LoggedTable,
+        *,
+        key: tuple[str, ...],
+        columns: tuple[str, ...],
+        until: LogPosition | None = None,
+        changes: int | None = None,
+    ) -> LogPiece:
+        """Whole transactions after a place, up to another or to the present end; about so many changes.
+
+        `columns` are those whose values must be told; `key` is empty for a table whose rows are known by all their
+        values. Raises `UntoldError`.
+        """
+        decoder = _Decoder(table, key=key, columns=columns)
+        end = start
+        with self._events(start, table) as events:
+            for event, file in events:
+                if not decoder.take(event):
+                    continue
+                reached = LogPosition.of(*_boundary(event, file))
+                if until is not None and reached > until:
+                    decoder.drop()
+                    break
+                end = max(end, reached)
+                decoder.commit()
+                if changes is not None and decoder.count >= changes:
+                    break
+        return LogPiece(decoder.pieces, end if until is None else max(end, until))
+
+    @contextmanager
+    def _events(self, start: LogPosition, table: LoggedTable) -> Iterator[Iterator[tuple[Any, str]]]:
+        """Events up to the present end, each with the file that it stands in."""
+        library, events = _library()
+        connections = iter((False, True))
+
+        def connect(**given: Any) -> Any:
+            # Two are made, for the events and for questions about them; a third would go on after a loss.
+            if next(connections, None) is None:
+                raise pymysql().err.OperationalError(2013, "the connection was lost")
+            return self._driver.connect(texts=False, **{name: given[name] for name in given if name == "cursorclass"})
+
+        reader = library.BinLogStreamReader(
+            connection_settings={},
+            server_id=0,
+            resume_stream=True,
+            log_file=start.file,
+            log_pos=start.place,
+            only_tables=[table.name],
+            only_schemas=[table.schema],
+            only_events=events,
+            filter_non_implemented_events=False,
+            enable_logging=False,
+            pymysql_wrapper=connect,
+        )
+
+        def told() -> Iterator[tuple[Any, str]]:
+            for event in reader:
+                yield event, reader.log_file
+
+        try:
+            yield told()
+        except (VelostreamError, UntoldError):
+            raise
+        except pymysql().Error as error:
+            if code_of(error) == _CANT_BE_READ:
+                raise UntoldError(str(error.args[-1])) from error
+            raise self._driver.failure(error) from error
+        except Exception as error:
+            # The library's decoders raise whatever comes up, where they meet what they don't know.
+            raise UntoldError(f"an event after {start} can't be read: {type(error).__name__}: {error}") from error
+        finally:
+            reader.close()
+
+
+class _Decoder:
+    """Puts the events of one table together, transaction by transaction."""
+
+    def __init__(self, table: LoggedTable, *, key: tuple[str, ...], columns: tuple[str, ...]) -> None:
+        self._table = table
+        self._key = key
+        self._columns = columns
+        self._rows: list[tuple[dict[str, Any], int] | None] = []
+        """Of the transaction at hand; None is a truncation."""
+        self._in_transaction = False
+        self._readers: tuple[Any, list[LoggedColumn]] = (None, [])
+        self._pieces = [ChangedRows(truncated=False)]
+        self.count = 0
+
+    @property
+    def pieces(self) -> list[ChangedRows]:
+        return [piece for piece in self._pieces if piece.signs or piece.truncated]
+
+    def take(self, event: Any) -> bool:
+        """Take an event in; true when a transaction ends with it."""
+        code = event.event_type
+        if code in _WRITE_ROWS | _UPDATE_ROWS | _DELETE_ROWS:
+            self._take_rows(event)
+            return False
+        if code == _QUERY:
+            return self._take_statement(event)
+        if code == _MARIADB_GTID:
+            self._in_transaction = not event.flags & _STANDALONE
+            return False
+        if code not in (_XID, _XA_PREPARE, _ROTATE):
+            if code in _UNREADABLE_EVENTS:
+                raise UntoldError(_UNREADABLE_EVENTS[code])
+            return False
+        if code == _XA_PREPARE and self._rows and not event.one_phase:
+            raise UntoldError("a transaction of several servers (XA) is prepared; whether it commits isn't known")
+        if code == _ROTATE:
+            # What was begun in a file that ended belongs to a server that died.
+            self.drop()
+        self._in_transaction = False
+        return True
+
+    def commit(self) -> None:
+        """What the last transaction did is taken over."""
+        for row in self._rows:
+            if row is None:
+                self._pieces.append(ChangedRows(truncated=True))
+            else:
+                self._pieces[-1].add(*row)
+        self.count += len(self._rows)
+        self._rows = []
+
+    def drop(self) -> None:
+        self._rows = []
+
+    def _take_statement(self, event: Any) -> bool:
+        statement = event.query.strip()
+        first, _, rest = statement.upper().partition(" ")
+        if first == "BEGIN" or statement.upper().startswith("XA START"):
+            self._in_transaction = True
+            return False
+        if first in ("COMMIT", "ROLLBACK") and not rest.strip():
+            if first == "ROLLBACK":
+                self.drop()
+            self._in_transaction = False
+            return True
+        if first == "ROLLBACK" and self._rows:
+            raise UntoldError("a part of a transaction was taken back, and which one isn't told")
+        match self._table.effect_of(statement, schema=event.schema.decode()):
+            case Effect.EMPTIED:
+                self._rows.append(None)
+            case Effect.UNTOLD:
+                raise UntoldError(f"what this did to its rows isn't told: {statement[:200]}")
+        return not self._in_transaction
+
+    def _take_rows(self, event: Any) -> None:
+        described = event.table_map[event.table_id]
+        if not described.column_name_flag:
+            raise UntoldError("events don't name their columns; SET GLOBAL binlog_row_metadata = FULL")
+        self._check_told(event, described.columns)
+        if self._readers[0] is not described:
+            readers = [reader for column in described.columns if (reader := LoggedColumn.of(column)) is not None]
+            self._readers = (described, readers)
+        readers = self._readers[1]
+        for row in event.rows:
+            if "values" in row:
+                values = _read(row["values"], row["none_sources"], readers)
+                self._rows.append((values, 1) if event.event_type in _WRITE_ROWS else (self._old(values), -1))
+                continue
+            before = _read(row["before_values"], row["before_none_sources"], readers)
+            after = _read(row["after_values"], row["after_none_sources"], readers)
+            if not self._key or any(before[name] != after[name] for name in self._key):
+                self._rows.append((self._old(before), -1))
+            self._rows.append((after, 1))
+
+    def _old(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What says which row is gone."""
+        return {name: values[name] for name in self._key} if self._key else values
+
+    def _check_told(self, event: Any, columns: Sequence[Any]) -> None:
+        present = [event.columns_present_bitmap, getattr(event, "columns_present_bitmap2", None)]
+        for bitmap in present:
+            if bitmap is None:
+                continue
+            for at, column in enumerate(columns):
+                if column.name in self._columns and not bitmap[at // 8] & (1 << at % 8):
+                    raise UntoldError("events don't tell whole rows; SET GLOBAL binlog_row_image = FULL")
+
+
+def _read(values: dict[str, Any], nones: dict[str, str], readers: list[LoggedColumn]) -> dict[str, Any]:
+    for reader in readers:
+        name = reader.name
+        values[name] = reader.read(values[name], is_null=nones.get(name) == "null")
+    return values
+
+
+def _boundary(event: Any, file: str) -> tuple[str, int]:
+    """The place after an event that ends a transaction."""
+    if event.event_type == _ROTATE:
+        return event.next_binlog, event.position
+    return file, event.packet.log_pos
+
+
+def _library() -> tuple[Any, list[Any]]:
+    """mysql-replication, and the events that matter. Raises `StoreError.missing_driver`."""
+    try:
+        import pymysqlreplication  # type: ignore[import-untyped]
+        from pymysqlreplication import event, row_event
+    except ImportError as error:
+        raise StoreError.missing_driver("mysql", module="pymysqlreplication", extra="mysql") from error
+    return pymysqlreplication, [
+        *(row_event.WriteRowsEvent, row_event.UpdateRowsEvent, row_event.DeleteRowsEvent),
+        row_event.PartialUpdateRowsEvent,
+        *(event.QueryEvent, event.XidEvent, event.XAPrepareEvent, event.RotateEvent, event.MariadbGtidEvent),
+        event.NotImplementedEvent,
+    ]
