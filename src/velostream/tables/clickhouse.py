@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, ClassVar
 
@@ -13,11 +12,12 @@ import pyarrow as pa
 
 from velostream.errors import StoreError, UnsupportedError
 from velostream.model.change import Epoch
+from velostream.model.clickhouse import PORT, SCHEMES, SSL_MODE, Bound, ClickhouseServer, is_nullable, marker, quote
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.server import ServerAddress, connect_seconds, lock_seconds
 from velostream.tables.base import TableCapabilities, TableWrites
-from velostream.tables.clickhouse_driver import Connection, failure_of, marker, quote
-from velostream.tables.clickhouse_types import Bound, foreign_codec, is_nullable
+from velostream.tables.clickhouse_driver import Connection, failure_of
+from velostream.tables.clickhouse_types import foreign_codec
 from velostream.tables.relational.codec import Codec
 from velostream.tables.relational.dialect import DriverConnection, Failure, FindCondition, encoded_columns
 from velostream.tables.relational.layout import DeclaredColumn, DeclaredTable, Layout, StoredColumn
@@ -38,13 +38,13 @@ class ClickhouseTable(ServerTable):
     """
 
     kind: ClassVar[str] = "clickhouse"
-    schemes: ClassVar[tuple[str, ...]] = ("clickhouse",)
-    port: ClassVar[int] = 8123
+    schemes: ClassVar[tuple[str, ...]] = SCHEMES
+    port: ClassVar[int] = PORT
     capabilities: ClassVar[TableCapabilities] = TableCapabilities(lookup=True, conditions=True)
     options: ClassVar[tuple[Option, ...]] = (
         *(option for option in ServerTable.options if option.name not in _OF_WRITERS),
         Option("access", "tables are attached to be read", OptionType.CHOICE, "read-only", choices=("read-only",)),
-        Option("ssl.mode", "disable, require or verify", OptionType.CHOICE, choices=("disable", "require", "verify")),
+        SSL_MODE,
     )
 
     @classmethod
@@ -53,14 +53,13 @@ class ClickhouseTable(ServerTable):
             import clickhouse_connect  # noqa: F401 - only whether it is there
         except ImportError as error:
             raise StoreError.missing_driver(cls.kind, module="clickhouse_connect", extra="clickhouse") from error
-        mode = options.text("ssl.mode") or "disable"
-        return ClickhouseDialect(
+        server = ClickhouseServer.at(
             address,
-            secure=mode != "disable",
-            verify=mode == "verify",
-            timeout=connect_seconds(options),
-            wait=lock_seconds(options),
+            ssl_mode=options.text("ssl.mode"),
+            connect_seconds=connect_seconds(options),
+            wait_seconds=lock_seconds(options),
         )
+        return ClickhouseDialect(server)
 
     def commit_together(self, parts: Sequence[TableWrites], epoch: Epoch | None = None) -> None:
         raise UnsupportedError.capability(self.kind, "transactions")
@@ -74,15 +73,16 @@ class ClickhouseDialect(ServerDialect):
 
     kind: ClassVar[str] = "clickhouse"
 
-    def __init__(self, address: ServerAddress, *, secure: bool, verify: bool, timeout: float, wait: float) -> None:
+    def __init__(self, server: ClickhouseServer) -> None:
         from clickhouse_connect.driver.exceptions import ClickHouseError
 
-        super().__init__(address, settings=(secure, verify, timeout, wait))
+        settings = (server.secure, server.verify, server.connect_seconds, server.wait_seconds)
+        super().__init__(server.address, settings=settings)
         self.errors = (ClickHouseError,)
-        self._connect = partial(Connection.to, address, secure=secure, verify=verify, timeout=timeout, wait=wait)
+        self._server = server
 
     def connect(self) -> DriverConnection:
-        return self._connect()
+        return Connection.to(self._server)
 
     def begin(self, connection: DriverConnection, *, write: bool) -> None:
         """A query sees one state of its table; there is nothing to begin."""

@@ -7,14 +7,14 @@ another zone on the way.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from velostream.errors import UnsupportedError
+from velostream.model.clickhouse import Bound, bare_type, type_arguments
 from velostream.model.types import render_type
 from velostream.tables.relational.codec import Codec, Encoder
 
@@ -31,18 +31,6 @@ _WIDEST_INTEGER = 64
 _DIGITS_OF_64_BITS = 20
 _FIRST_DAY, _LAST_DAY = date(1900, 1, 1), date(2299, 12, 31)
 """Of Date32 and DateTime64: what lies outside would be moved to the nearest of them without a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A value for a parameter of a type."""
-
-    type: str
-    value: Any
-
-
-def is_nullable(store_type: str) -> bool:
-    return re.match(r"(LowCardinality\()?Nullable\(", store_type) is not None
 
 
 def foreign_codec(type_: pa.DataType, store_type: str) -> Codec | None:
@@ -62,9 +50,9 @@ def foreign_codec(type_: pa.DataType, store_type: str) -> Codec | None:
     elif pa.types.is_floating(type_):
         # To Spark NaN equals NaN, and -0.0 equals 0.0.
         equality, order = "toString({} + 0.0)", None
-    elif pa.types.is_string(type_) and _bare(store_type) != "String":
+    elif pa.types.is_string(type_) and bare_type(store_type) != "String":
         equality, order = "toString({})", None
-    elif _bare(store_type).startswith("FixedString"):
+    elif bare_type(store_type).startswith("FixedString"):
         # Compared as it is it equals texts without its last zeros, too.
         equality = order = "hex({})"
     return Codec(type_, store_type, bound, decode, equality=equality, order=order)
@@ -72,14 +60,14 @@ def foreign_codec(type_: pa.DataType, store_type: str) -> Codec | None:
 
 def _reader(type_: pa.DataType, store_type: str) -> Reader | None:
     """How values are read; None where some of the column's values would be none of the type."""
-    bare = _bare(store_type)
+    bare = bare_type(store_type)
     name, _, rest = bare.partition("(")
     if pa.types.is_list(type_) and name == "Array":
         return _list_reader(type_, rest[:-1])
     if pa.types.is_map(type_) and name == "Map":
-        return _map_reader(type_, *_arguments(rest[:-1]))
+        return _map_reader(type_, *type_arguments(rest[:-1]))
     if pa.types.is_struct(type_) and name == "Tuple":
-        return _struct_reader(type_, list(_arguments(rest[:-1])))
+        return _struct_reader(type_, list(type_arguments(rest[:-1])))
     if pa.types.is_timestamp(type_) and name in ("DateTime", "DateTime64"):
         return _instant_reader(0 if name == "DateTime" else int(rest.partition(",")[0].rstrip(")")))
     if pa.types.is_string(type_):
@@ -184,22 +172,3 @@ def _refused(array: pa.Array) -> Sequence[Any]:
     refused = UnsupportedError.capability("clickhouse", "lookup")
     refused.detail = f"rows can't be looked up by a column of type {render_type(array.type)}"
     raise refused
-
-
-def _bare(store_type: str) -> str:
-    """The type without what it says about storage and NULLs."""
-    for wrapper in ("LowCardinality(", "Nullable("):
-        if store_type.startswith(wrapper):
-            store_type = store_type[len(wrapper) : -1]
-    return store_type
-
-
-def _arguments(text: str) -> Iterator[str]:
-    """Arguments of a type, which may have arguments themselves."""
-    depth, start = 0, 0
-    for place, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if character == "," and not depth:
-            yield text[start:place].strip()
-            start = place + 1
-    yield text[start:].strip()

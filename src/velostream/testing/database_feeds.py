@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -11,6 +12,7 @@ from velostream.errors import Category
 from velostream.plugins import Group, load
 from velostream.sources.base import Source, SourceSpec
 from velostream.testing.feeds import SourceFeed, Trouble, numbered_rows
+from velostream.testing.services.clickhouse import ClickhouseService
 from velostream.testing.services.postgres import PostgresService
 
 _EVERYTHING = 10_000
@@ -152,3 +154,58 @@ class SqlFeed(SourceFeed):
         with engine.begin() as connection:
             connection.execute(sqlalchemy.text(statement), rows)
         engine.dispose()
+
+
+class ClickhouseFeed(SourceFeed):
+    """A table of the shared ClickHouse, whose engine is real and whose HTTP layer stands in for the server's."""
+
+    limit_slack = _EVERYTHING
+    secrets = ("p@ss:w/rd",)
+
+    def __init__(self, **options: str) -> None:
+        self._service = ClickhouseService.shared()
+        self._table = f"feed_{next(_numbers)}"
+        # ClickHouse knows neither keys nor an order of its own: what was inserted apart is read at once.
+        self._options = {"table": self._table, "key": "id", "order.by": "id"}
+        self._options |= {name.replace("_", "."): value for name, value in options.items()}
+        self._next = self.first_number
+        columns = "id Int64, name Nullable(String), price Decimal(18, 2)"
+        self._service.execute(f"CREATE TABLE {self._table} ({columns}) ENGINE = MergeTree ORDER BY id")
+
+    def source(self) -> Source:
+        return self._source(**self._options)
+
+    def append(self, count: int) -> bool:
+        rows = numbered_rows(self._next, count).to_pylist()
+        lines = (f'{{"id":{row["id"]},"name":{json.dumps(row["name"])},"price":"{row["price"]}"}}' for row in rows)
+        self._service.load(f"INSERT INTO {self._table} FORMAT JSONEachRow", "\n".join(lines).encode())
+        self._next += count
+        return True
+
+    def missing_source(self) -> Source | None:
+        return self._source(**(self._options | {"table": "nowhere"}))
+
+    def troubles(self) -> Sequence[Trouble]:
+        return (
+            Trouble("a wrong password", Category.AUTHENTICATION, self._as_a_stranger, passes=False),
+            Trouble("no server at the port", Category.NETWORK, self._elsewhere, passes=False),
+            Trouble("a dropped table", Category.MISSING, self._dropped, passes=False),
+        )
+
+    def close(self) -> None:
+        self._service.execute(f"DROP TABLE IF EXISTS {self._table}")
+
+    def _as_a_stranger(self, _: Source) -> AbstractContextManager[Source]:
+        return nullcontext(self._source(**self._options, password=self.secrets[0]))
+
+    def _elsewhere(self, _: Source) -> AbstractContextManager[Source]:
+        return nullcontext(self._source(**self._options, port="1"))
+
+    @contextmanager
+    def _dropped(self, _: Source) -> Iterator[Source]:
+        self.close()
+        yield self.source()
+
+    def _source(self, **options: str) -> Source:
+        made: Source = load(Group.SOURCES, "clickhouse")(SourceSpec("clickhouse", self._service.url, options))
+        return made

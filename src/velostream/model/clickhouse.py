@@ -1,0 +1,136 @@
+"""What tables, sources and sinks in ClickHouse share: a client, names and bound values, types, and what errors mean."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velostream.errors import Category
+from velostream.model.options import Option, OptionType
+from velostream.model.server import ServerAddress
+
+SCHEMES = ("clickhouse",)
+PORT = 8123
+SSL_MODE = Option("ssl.mode", "disable, require or verify", OptionType.CHOICE, choices=("disable", "require", "verify"))
+
+_MARKER = re.compile(r"\{p(\d+)\}")
+_CLIENT = "velostream"
+
+# What it logs it raises as well.
+logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A value for a parameter of a type."""
+
+    type: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class ClickhouseServer:
+    """A server and how to talk to it."""
+
+    address: ServerAddress
+    secure: bool = False
+    verify: bool = False
+    connect_seconds: float = 10.0
+    wait_seconds: float = 30.0
+    """How long the server may stay silent."""
+
+    @classmethod
+    def at(
+        cls, address: ServerAddress, *, ssl_mode: str | None, connect_seconds: float, wait_seconds: float
+    ) -> ClickhouseServer:
+        mode = ssl_mode or "disable"
+        return cls(address, mode != "disable", mode == "verify", connect_seconds, wait_seconds)
+
+    def client(self) -> Any:
+        """A client of clickhouse-connect that the server has answered. Raises what the driver raises."""
+        import clickhouse_connect
+
+        return clickhouse_connect.get_client(
+            host=self.address.host,
+            port=self.address.port,
+            username=self.address.username,
+            password=self.address.password or "",
+            database=self.address.database,
+            interface="https" if self.secure else "http",
+            verify=self.verify,
+            connect_timeout=max(1, round(self.connect_seconds)),
+            send_receive_timeout=max(1, round(self.wait_seconds)),
+            client_name=_CLIENT,
+            # Trying again is decided by whoever knows what may be asked twice.
+            query_retries=0,
+            # A server lets one query at a time run in a session.
+            autogenerate_session_id=False,
+        )
+
+
+def marker(position: int) -> str:
+    """What stands for a bound value until its type is known; `quote` keeps names from looking like it."""
+    return f"{{p{position}}}"
+
+
+def quote(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("{", "\\x7B")
+    return f'"{escaped}"'
+
+
+def typed(statement: str, values: Sequence[Bound]) -> tuple[str, dict[str, Any]]:
+    """A statement whose markers name the types of their values, and the values by name, as the driver takes them."""
+    text = _MARKER.sub(lambda found: f"{{p{found[1]}:{values[int(found[1])].type}}}", statement)
+    return text, {f"p{place}": one.value for place, one in enumerate(values)}
+
+
+def is_nullable(store_type: str) -> bool:
+    return re.match(r"(LowCardinality\()?Nullable\(", store_type) is not None
+
+
+def bare_type(store_type: str) -> str:
+    """The type without what it says about storage and NULLs."""
+    for wrapper in ("LowCardinality(", "Nullable("):
+        if store_type.startswith(wrapper):
+            store_type = store_type[len(wrapper) : -1]
+    return store_type
+
+
+def type_arguments(text: str) -> Iterator[str]:
+    """Arguments of a type, which may have arguments themselves."""
+    depth, start = 0, 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if character == "," and not depth:
+            yield text[start:place].strip()
+            start = place + 1
+    yield text[start:].strip()
+
+
+def category_of(error: BaseException) -> Category:
+    """What kind of trouble an error of the driver is, by the server's own numbers; without one it never answered."""
+    code = getattr(error, "code", None)
+    return Category.NETWORK if code is None else _BY_CODE.get(code, Category.UNKNOWN)
+
+
+def reason_of(error: BaseException) -> str:
+    """What the driver says, without the address."""
+    return str(error).partition(" (for url ")[0]
+
+
+_BY_CODE: dict[int, Category] = {
+    code: category
+    for category, codes in (
+        (Category.NETWORK, (95, 209, 210, 236, 279, 425)),
+        (Category.CONCURRENCY, (202, 473)),
+        (Category.AUTHENTICATION, (192, 193, 194, 195, 497, 516)),
+        (Category.MISSING, (60, 81, 218)),
+        (Category.TIMEOUT, (159, 160)),
+        (Category.STATE, (241, 243, 252)),
+        (Category.CONFIGURATION, (16, 42, 43, 46, 47, 62, 115, 386, 457)),
+    )
+    for code in codes
+}
