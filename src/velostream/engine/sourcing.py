@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from velostream.sinks.base import Sink
     from velostream.sql.statements import OptionValue, SourceRef
 
-_INTERNAL = ("spool", COPIED, SYSTEM_COLUMNS)
+_SPOOL = "spool"
+"""A kind that declares this option gets a folder of its own there, for what must outlast the process."""
+_INTERNAL = (_SPOOL, COPIED, SYSTEM_COLUMNS)
 
 
 class SourceBook:
@@ -41,13 +43,15 @@ class SourceBook:
         self, reference: SourceRef, options: Iterable[OptionValue], *, columns: Schema | None = None
     ) -> SourceSpec:
         """The spec of a reference; of the given options those are taken that its kind knows, the nearer one wins."""
-        known = _source_class(reference.kind).options
-        address, parameters = uri_parameters(reference.uri)
-        taken = (o for o in options if any(option.covers(o.name) for option in known))
+        kind = _source_class(reference.kind)
+        address, parameters = (reference.uri, ()) if kind.keeps_parameters else uri_parameters(reference.uri)
+        taken = (o for o in options if any(option.covers(o.name) for option in kind.options))
         values = {o.name: o.value for o in (*parameters, *taken)}
-        if reference.kind == "memory":
-            values["spool"] = str(self.memory_folder(memory_name(address)))
-        return SourceSpec(reference.kind, address, values, columns)
+        spec = SourceSpec(reference.kind, address, values, columns)
+        if not any(option.name == _SPOOL for option in kind.options):
+            return spec
+        folder = self.memory_folder(memory_name(address)) if reference.kind == "memory" else self._received(spec)
+        return replace(spec, options=values | {_SPOOL: str(folder)})
 
     @staticmethod
     def open(spec: SourceSpec) -> Source:
@@ -67,13 +71,13 @@ class SourceBook:
             raise NotFoundError(
                 f'sink kind "{reference.kind}" is not installed', detail=f"known kinds: {known}", code="unknown-sink"
             ) from error
-        address, parameters = uri_parameters(reference.uri)
+        address, parameters = (reference.uri, ()) if kind.keeps_parameters else uri_parameters(reference.uri)
         taken = (o for o in options if any(option.covers(o.name) for option in kind.options))
         values = {o.name: o.value for o in (*parameters, *taken, *reference.options)}
         if reference.kind == "memory":
-            values["spool"] = str(self.memory_folder(memory_name(address)))
+            values[_SPOOL] = str(self.memory_folder(memory_name(address)))
         # A table takes variables itself, once it has taken the address apart.
-        uri = address if issubclass(kind, TableSink) else expand_environment(address)
+        uri = address if kind.keeps_parameters or issubclass(kind, TableSink) else expand_environment(address)
         sink: Sink = kind(SinkSpec(reference.kind, uri, values))
         sink.open(schema)
         return sink
@@ -81,6 +85,10 @@ class SourceBook:
     def memory_folder(self, name: str) -> Path:
         """Where the spool of `memory://name` lives."""
         return self._directory.folder("memory") / f"feed-{quote(name, safe='')}"
+
+    def _received(self, spec: SourceSpec) -> Path:
+        """Where that is kept which a source can't be asked for again."""
+        return self._directory.folder("received") / spec.identity().rpartition(":")[2]
 
     def stream_spec(self, entry_id: str, schema: Schema) -> SourceSpec:
         """The stream derived by a query, as a source: its spool."""

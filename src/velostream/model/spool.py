@@ -150,6 +150,10 @@ class Spool:
             found = self._row_counts[number] = int(self._metadata(number)[_ROWS])
         return found
 
+    def written_at(self, number: int) -> float:
+        """When a file was written, in seconds since 1970."""
+        return self._path(number).stat().st_mtime
+
     def note(self, number: int) -> dict[str, str]:
         """What was noted with a file when it was prepared."""
         return {

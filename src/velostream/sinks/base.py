@@ -36,6 +36,9 @@ class Sink(ABC):
     kind: ClassVar[str]
     options: ClassVar[tuple[Option, ...]] = ()
     capabilities: ClassVar[SinkCapabilities] = SinkCapabilities()
+    keeps_parameters: ClassVar[bool] = False
+    """Whether parameters of the address that are no options belong to it. The kind then gets the address as it is
+    written, variables included, and finds its options there itself."""
 
     def __init__(self, spec: SinkSpec) -> None:
         """Keep the spec and check its options. Must not touch the outside."""

@@ -123,6 +123,9 @@ class Source(ABC):
     takes_variables: ClassVar[bool] = False
     """Whether the kind puts in `${VAR}` itself once it has taken the address apart: any character may then stand in
     the values. Else they are put into the address before."""
+    keeps_parameters: ClassVar[bool] = False
+    """Whether parameters of the address that are no options belong to it. The kind then gets the address as it is
+    written, and finds its options there itself."""
 
     def __init__(self, spec: SourceSpec) -> None:
         """Keep the spec and check its options. Must not connect, open or list anything."""

@@ -112,7 +112,7 @@ class SourceSuite:
         before = _open_descriptors()
         source = feed.source()
         assert isinstance(source.capabilities.emits, Emits)
-        assert _open_descriptors() == before
+        assert _open_descriptors() <= before
 
     def test_offsets_are_json(self, feed: SourceFeed) -> None:
         feed.append(5)
@@ -215,7 +215,8 @@ class SourceSuite:
         came = feed.append(4)
         later = source.latest_offset(end)
         if came and source.capabilities.incremental:
-            assert reading.read(end, later) == 4
+            whole = any(part.replaces for part in source.partitions(end, later))
+            assert reading.read(end, later) == (14 if whole else 4)
             assert reading.numbers == _numbers(feed, 14)
         else:
             assert later == end
@@ -289,6 +290,10 @@ class SourceSuite:
             if isinstance(batches, Generator):
                 batches.close()
             worker.close()
+        # A server within this process takes a moment to see that it was hung up on.
+        deadline = time.monotonic() + _LONGEST_TROUBLE_SECONDS
+        while _open_descriptors() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert _open_descriptors() <= before
 
     def test_trouble_is_named_and_passes(self, feed: SourceFeed) -> None:
