@@ -33,6 +33,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "mysql": "velostream.sources.mysql:MysqlSource",
         "postgres": "velostream.sources.postgres:PostgresSource",
         "s3": "velostream.sources.s3:S3Source",
+        "redis": "velostream.sources.redis:RedisSource",
         "sql": "velostream.sources.sql:SqlSource",
         "rate": "velostream.sources.generator:GeneratorSource",
         "generator": "velostream.sources.generator:GeneratorSource",
@@ -51,9 +52,11 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
     },
     Group.SINKS: {
         "file": "velostream.sinks.files:FileSink",
+        "http": "velostream.sinks.http:HttpSink",
         "console": "velostream.sinks.console:ConsoleSink",
         "kafka": "velostream.sinks.kafka:KafkaSink",
         "memory": "velostream.sinks.memory:MemorySink",
+        "s3": "velostream.sinks.s3:S3Sink",
     },
 }
 

@@ -9,7 +9,9 @@ from velostream.plugins import Group, load, names
 from velostream.sinks.base import SinkSpec
 from velostream.sources.base import SourceSpec
 from velostream.testing.kafka_feed import settled_end
+from velostream.testing.services.http import HttpServer, Reply
 from velostream.testing.services.kafka import KafkaService
+from velostream.testing.services.s3 import S3Service
 from velostream.testing.sink_suite import SinkSuite, SinkTarget
 
 
@@ -79,7 +81,52 @@ class KafkaTarget(SinkTarget):
         ]
 
 
+class S3Target(SinkTarget):
+    def __init__(self, **options):
+        service = S3Service.shared()
+        self.url = f"{service.new_database()}/out/"
+        self.options = {**service.options}
+        self.format = options
+
+    def sink(self):
+        return load(Group.SINKS, "s3")(SinkSpec("s3", self.url, self.options | self.format))
+
+    def numbers(self):
+        source = load(Group.SOURCES, "s3")(SourceSpec("s3", self.url, {**self.options, "watch": "true"}))
+        schema = source.schema()
+        if schema is None:
+            return []
+        start = source.initial_offset()
+        return [
+            row["id"]
+            for partition in source.partitions(start, source.latest_offset(start))
+            for batch in source.read(partition, schema, pytest.fail)
+            for row in batch.to_pylist()
+        ]
+
+
+class HttpTarget(SinkTarget):
+    def __init__(self):
+        self.server = HttpServer()
+        self.server.start()
+        self.url = self.server.answer("/in", lambda _: Reply())
+
+    def sink(self):
+        return load(Group.SINKS, "http")(SinkSpec("http", f"{self.url}?batch.size=2"))
+
+    def numbers(self):
+        return [row["id"] for request in self.server.requests for row in json.loads(request.body)]
+
+    def close(self):
+        self.server.stop()
+
+
 TARGETS = {
+    "s3": {
+        "parquet": lambda _, __: S3Target(),
+        "csv gzip": lambda _, __: S3Target(format="csv", compression="gzip"),
+    },
+    "http": {"json": lambda _, __: HttpTarget()},
     "kafka": {"json": lambda _, __: KafkaTarget()},
     "memory": {"spool": lambda folder, _: MemoryTarget(folder)},
     "console": {"json": lambda _, capsys: ConsoleTarget(capsys)},
@@ -107,4 +154,6 @@ def test_no_kind_is_forgotten():
 class TestSinks(SinkSuite):
     @pytest.fixture
     def target(self, kind, case, tmp_path, capsys):
-        return TARGETS[kind][case](tmp_path, capsys)
+        made = TARGETS[kind][case](tmp_path, capsys)
+        yield made
+        made.close()

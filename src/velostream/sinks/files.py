@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from velostream.errors import Category, UnsupportedError, VelostreamError
 from velostream.formats.base import Format
-from velostream.formats.compression import NONE, SUFFIXES, compression_of
+from velostream.formats.compression import NONE, compression_of
 from velostream.formats.options import COMPRESSION, DELIMITER, ENCODING, HEADER, format_settings
 from velostream.formats.registry import NAMES, format_by_extension, make_format
 from velostream.model.address import file_path
@@ -33,10 +33,9 @@ from velostream.model.change import Epoch
 from velostream.model.options import Option, OptionType
 from velostream.model.schema import Schema
 from velostream.sinks.base import Sink, SinkCapabilities, SinkSpec
-from velostream.sinks.common import with_parameters
+from velostream.sinks.common import file_suffix, with_parameters
 
 _EPOCHS = b"velostream.epochs"
-_FILE_SUFFIX = {"json": "jsonl", "ndjson": "jsonl", "json_lines": "jsonl", "json_array": "json", "text": "log"}
 _CANNOT_GROW = {"json_array": "a JSON array", "avro": "an Avro file", "orc": "an ORC file"}
 
 
@@ -75,9 +74,7 @@ class FileSink(Sink):
         compression = compression_of(written.rstrip("/"), self.settings.text("compression"))
         settings = replace(format_settings(self.settings), compression=compression or NONE)
         self._format: Format = make_format(self._format_name, settings)
-        self._suffix = _FILE_SUFFIX.get(self._format_name, self._format_name)
-        if compression is not None:
-            self._suffix += next(suffix for suffix, name in SUFFIXES.items() if name == compression)
+        self._suffix = file_suffix(self._format_name, compression)
 
     def open(self, schema: Schema) -> None:
         if not self._is_folder and self._format_name in _CANNOT_GROW:

@@ -29,6 +29,9 @@ class SinkTarget(ABC):
     def numbers(self) -> list[int]:
         """The `id` of every row the target holds, in the order they were written."""
 
+    def close(self) -> None:
+        """Give back what the target holds. Called once, at the end of the test."""
+
 
 class SinkSuite:
     """Each test gets a target of its own."""
