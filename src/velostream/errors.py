@@ -414,6 +414,16 @@ class SourceError(VelostreamError):
         )
 
     @classmethod
+    def stream_replaced(cls, kind: str, name: str) -> Self:
+        return cls(
+            f'{kind} stream "{name}" was deleted and created anew',
+            detail="the position that was reached is after all that the new one holds",
+            hint="CREATE OR REPLACE reads the new one from its beginning",
+            code="stream-replaced",
+            category=Category.DATA,
+        )
+
+    @classmethod
     def records_expired(cls, topic: str, *, partition: int, offset: int) -> Self:
         return cls(
             f'kafka topic "{topic}" no longer holds what is to be read next',
@@ -424,10 +434,10 @@ class SourceError(VelostreamError):
         )
 
     @classmethod
-    def missing_table(cls, kind: str, name: str, *, where: str, reason: str) -> Self:
+    def missing_table(cls, kind: str, name: str, *, where: str, reason: str, what: str = "table") -> Self:
         """`where` is the address without its password."""
         return cls(
-            f'{kind} has no table "{name}"',
+            f'{kind} has no {what} "{name}"',
             detail=f"at {where}: {reason}",
             hint="create it, check the spelling and the schema, or wait for it: WITH ('database.wait.timeout' = '60s')",
             code="missing-table",

@@ -4,7 +4,7 @@ import pytest
 
 from velostream.plugins import Group, names
 from velostream.testing.database_feeds import ClickhouseFeed, PostgresFeed, SqlFeed
-from velostream.testing.document_feeds import MongodbFeed
+from velostream.testing.document_feeds import MongodbFeed, RedisFeed
 from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
 from velostream.testing.http_feed import ReceivedFeed, ResourceFeed
 from velostream.testing.kafka_feed import KafkaFeed
@@ -70,6 +70,11 @@ FEEDS = {
         "parquet once": lambda _: S3Feed("parquet"),
         "csv watched": lambda _: S3Feed("csv", watch="true"),
         "jsonl gzip appended": lambda _: S3Feed("jsonl.gz", watch_mode="append"),
+    },
+    "redis": {
+        "stream": lambda _: RedisFeed("stream"),
+        "stream of new values": lambda _: RedisFeed("stream", changelog="upsert", key="id"),
+        "hashes": lambda _: RedisFeed("prefix", key="id"),
     },
     "sql": {
         "sqlite once": lambda folder: SqlFeed(folder, "sqlite"),

@@ -80,7 +80,7 @@ class MongodbDriver(DatabaseDriver):
             raise self._failure(error, name=name) from error
 
     def missing(self, name: str, *, reason: str = "there is no such collection") -> SourceError:
-        return SourceError.missing_table(self.kind, name, where=str(self.address), reason=reason)
+        return SourceError.missing_table(self.kind, name, where=str(self.address), reason=reason, what="collection")
 
     def quote(self, name: str) -> str:
         return name

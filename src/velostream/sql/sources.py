@@ -31,7 +31,7 @@ _FUNCTIONS: dict[str, str] = {
     "delta": "delta",
     "console": "console",
 }
-_KIND_OF_SCHEME = {"postgresql": "postgres", "mariadb": "mysql", "https": "http", "s3a": "s3"}
+_KIND_OF_SCHEME = {"postgresql": "postgres", "mariadb": "mysql", "https": "http", "s3a": "s3", "rediss": "redis"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.\-]*)(?:\+[A-Za-z0-9.\-]+)?://")
 _PARAMETERS = re.compile(r"\?(?=[\w.\-]+=)")
 _PARAMETER = re.compile(r"""([\w.\-]+)=("(?:[^"]|"")*"|'(?:[^']|'')*'|[^&]*)(?:&|\Z)""")

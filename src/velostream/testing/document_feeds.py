@@ -12,6 +12,7 @@ from velostream.plugins import Group, load
 from velostream.sources.base import Source, SourceSpec
 from velostream.testing.feeds import SourceFeed, Trouble, numbered_rows
 from velostream.testing.services.mongodb import MongodbService
+from velostream.testing.services.redis import RedisService
 
 _EVERYTHING = 10_000
 """A database gives all that it holds at the start in one piece."""
@@ -106,5 +107,77 @@ class MongodbFeed(SourceFeed):
 
     def _source(self, url: str | None = None, **options: str) -> Source:
         made: Source = load(Group.SOURCES, "mongodb")(SourceSpec("mongodb", url or self._url, options))
+        self._made.append(made)
+        return made
+
+
+class RedisFeed(SourceFeed):
+    """A stream, or hashes whose names begin alike, of the shared Redis."""
+
+    limit_slack = _EVERYTHING
+    secrets = ("p@ss:w/rd",)
+
+    def __init__(self, kind: str, **options: str) -> None:
+        self._url = RedisService.shared().new_database()
+        self._kind = kind
+        self._options = {kind: "feed:"} | {name.replace("_", "."): value for name, value in options.items()}
+        self._next = self.first_number
+        self._made: list[Source] = []
+
+    def source(self) -> Source:
+        return self._source(**self._options)
+
+    def append(self, count: int) -> bool:
+        rows = numbered_rows(self._next, count).to_pylist()
+        with self._client() as client:
+            for row in rows:
+                fields = {name: str(value) for name, value in row.items() if value is not None}
+                if self._kind == "stream":
+                    client.xadd("feed:", fields)
+                else:
+                    client.hset(f"feed:{fields.pop('id')}", mapping=fields)
+        self._next += count
+        return True
+
+    def append_bad_record(self) -> bool:
+        with self._client() as client:
+            if self._kind == "stream":
+                client.xadd("feed:", {"id": "not a number"})
+            else:
+                client.hset("feed:0", "price", "not a number")
+        return True
+
+    def missing_source(self) -> Source | None:
+        return self._source(stream="nowhere") if self._kind == "stream" else None
+
+    def troubles(self) -> Sequence[Trouble]:
+        return (
+            Trouble("an unknown user", Category.AUTHENTICATION, self._as_a_stranger, passes=False),
+            Trouble("no server at the port", Category.NETWORK, self._elsewhere, passes=False),
+            Trouble("no such database", Category.CONFIGURATION, self._beyond, passes=False),
+        )
+
+    def close(self) -> None:
+        for source in self._made:
+            source.close()
+        with self._client() as client:
+            client.flushdb()
+
+    def _as_a_stranger(self, _: Source) -> AbstractContextManager[Source]:
+        return nullcontext(self._source(**self._options, username="stranger", password=self.secrets[0]))
+
+    def _elsewhere(self, _: Source) -> AbstractContextManager[Source]:
+        return nullcontext(self._source(**self._options, port="1"))
+
+    def _beyond(self, _: Source) -> AbstractContextManager[Source]:
+        return nullcontext(self._source(**self._options, database="1000000"))
+
+    def _client(self) -> Any:
+        import redis
+
+        return redis.Redis.from_url(self._url)
+
+    def _source(self, **options: str) -> Source:
+        made: Source = load(Group.SOURCES, "redis")(SourceSpec("redis", self._url, options))
         self._made.append(made)
         return made

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from velostream.errors import Category, StoreError
+from velostream.model.redis import category_of, keys_beginning_with
 from velostream.model.retry import Attempts, RetryPolicy
 from velostream.tables.redis.scripts import COMMIT, READ
 
@@ -109,11 +110,10 @@ class Connection:
 
     def hashes(self, prefix: str) -> list[bytes]:
         """What follows the prefix in the names of all hashes that have it; sorted."""
-        escaped = "".join(f"\\{character}" if character in "*?[]\\^-" else character for character in prefix)
         start = len(prefix.encode())
 
         def question(client: Any) -> list[bytes]:
-            found = client.scan_iter(match=f"{escaped}*", count=_KEYS_PER_LOOK, _type="hash")
+            found = client.scan_iter(match=keys_beginning_with(prefix), count=_KEYS_PER_LOOK, _type="hash")
             # A key may be met twice. Behind a further colon lie what we keep about the table, and other tables.
             return sorted({key[start:] for key in found if b":" not in key[start:]})
 
@@ -129,25 +129,3 @@ class Connection:
     def close(self) -> None:
         self.client.close()
         self.client.connection_pool.disconnect()
-
-
-def category_of(error: BaseException) -> Category:
-    """By the driver's class first, by the server's word where the class says nothing."""
-    import redis
-
-    text = str(error)
-    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
-        return Category.AUTHENTICATION
-    if text.startswith(
-        ("WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "invalid username-password", "ERR invalid password")
-    ):
-        return Category.AUTHENTICATION
-    if "DB index is out of range" in text or "invalid DB index" in text or text.startswith("READONLY"):
-        return Category.CONFIGURATION
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return Category.NETWORK
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or text.startswith("OOM"):
-        return Category.STATE
-    if isinstance(error, redis.DataError):
-        return Category.DATA
-    return Category.UNKNOWN
