@@ -3,12 +3,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test servers demo bench soak lint clean nexmark
+.PHONY: help setup test servers demo bench soak fuzz lint clean nexmark
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KILLS ?= 50
+SEEDS ?= 100
+FIRST ?= 0
 EVENTS ?= 1000000
 
 # The first Python that is new enough; override with `make setup PYTHON=/path/to/python`.
@@ -56,6 +58,9 @@ bench: setup ## measure against plain PySpark and check the results
 
 soak: setup ## kill the process KILLS times (50) under load and compare with a batch run
 	VELOSTREAM_SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
+
+fuzz: setup ## play SEEDS (100) random cases from seed FIRST (0) on: every view against Spark's answer
+	$(BIN)/python -m velostream.testing.fuzz --seeds $(SEEDS) --first $(FIRST)
 
 nexmark: setup ## the 23 queries of Nexmark over EVENTS events (1000000), compared with a batch run
 	VELOSTREAM_NEXMARK_EVENTS=$(EVENTS) $(BIN)/python -m pytest -s tests/views/test_nexmark.py

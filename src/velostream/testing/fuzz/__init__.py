@@ -1,0 +1,1 @@
+"""Random tables, changes and queries, compared with what Spark answers. `python -m velostream.testing.fuzz` runs it."""

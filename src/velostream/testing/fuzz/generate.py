@@ -1,0 +1,126 @@
+"""From a seed to a case: always the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from velostream.testing.fuzz.case import (
+    Append,
+    Case,
+    Commit,
+    CreateFolded,
+    CreateTable,
+    CreateView,
+    FeedSpec,
+    Forget,
+    Look,
+    Restart,
+    Step,
+    ViewSpec,
+)
+from velostream.testing.fuzz.changes import TableSpec, Writer, random_table
+from velostream.testing.fuzz.queries import Queries
+from velostream.testing.fuzz.streams import StreamQueries
+from velostream.testing.fuzz.text import Column, Relation
+from velostream.testing.fuzz.values import DECLARED, TEXT, WHOLE, ColumnType, random_value
+
+_VIEWS = 5
+_STEPS = 6
+
+
+def generate(seed: int) -> Case:
+    """The case of a seed."""
+    return _Generator(seed).case()
+
+
+class _Generator:
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._random = Random(seed)  # noqa: S311 - no secret
+        self._writer = Writer(self._random)
+        self._steps: list[Step] = []
+        self._relations: list[Relation] = []
+        self._tables: list[TableSpec] = []
+        self._folded: FeedSpec | None = None
+        self._stream: FeedSpec | None = None
+        self._feed_ids: list[int] = []
+
+    def case(self) -> Case:
+        """Tables and rows, views over them, then changes; looked at midway and at the end."""
+        random = self._random
+        for number in range(random.choice((1, 2, 2, 3))):
+            self._table(f"t{number}")
+        bases = tuple(self._relations)
+        if random.random() < 0.25:
+            self._fold()
+        self._views()
+        if random.random() < 0.35:
+            self._stream = self._feed("s0")
+            self._steps.append(self._append(self._stream))
+            queries = StreamQueries(random, self._stream, bases)
+            self._steps += [CreateView(queries.view(f"s{number}_view")) for number in range(random.randint(1, 2))]
+        restarts = random.random() < 0.2
+        for number in range(_STEPS):
+            self._steps.append(self._change())
+            if number == _STEPS // 2 - 1:
+                self._steps.append(Look())
+                if restarts:
+                    self._steps.append(Restart())
+        self._steps.append(Look())
+        return Case(self._seed, tuple(self._steps), refreshed=random.random() < 0.1)
+
+    def _table(self, name: str) -> None:
+        table = random_table(self._random, name)
+        self._tables.append(table)
+        self._steps.append(CreateTable(table))
+        if self._random.random() < 0.9:
+            self._steps.append(Commit((self._writer.insert(table, self._random.randint(1, 7)),)))
+        self._relations.append(Relation(name, _columns(table.columns)))
+
+    def _fold(self) -> None:
+        self._folded = self._feed("feed", folded="f0")
+        self._steps += [self._append(self._folded), CreateFolded(self._folded)]
+        self._relations.append(Relation("f0", _columns(self._folded.columns)))
+
+    def _feed(self, name: str, *, folded: str | None = None) -> FeedSpec:
+        columns = {"id": WHOLE, "k": WHOLE, "g": TEXT}
+        columns |= {f"{name}_{number}": self._random.choice(DECLARED) for number in range(self._random.randint(1, 2))}
+        return FeedSpec(name, columns, folded)
+
+    def _views(self) -> None:
+        """Views over tables; later ones read earlier ones now and then."""
+        for number in range(self._random.randint(_VIEWS - 2, _VIEWS)):
+            name = f"v{number}"
+            query = Queries(self._random, self._relations).query()
+            self._steps.append(CreateView(ViewSpec(name, query.text.ours, query.text.sparks)))
+            if self._random.random() < 0.35:
+                self._relations.append(Relation(name, query.columns))
+
+    def _change(self) -> Step:
+        drawn = self._random.random()
+        if self._stream is not None and drawn < 0.35:
+            return self._append(self._stream)
+        if self._folded is not None and drawn < 0.6:
+            return self._folded_change(self._folded)
+        count = self._random.choice((1, 1, 1, 2, 3))
+        return Commit(tuple(self._writer.change(self._random.choice(self._tables)) for _ in range(count)))
+
+    def _folded_change(self, feed: FeedSpec) -> Step:
+        if self._random.random() < 0.3:
+            return Forget(feed, (self._random.choice(self._feed_ids),))
+        return self._append(feed)
+
+    def _append(self, feed: FeedSpec) -> Append:
+        rows = []
+        for _ in range(self._random.randint(1, 5)):
+            row = {name: random_value(self._random, column) for name, column in feed.columns.items()}
+            if feed.folded is not None:
+                row["id"] = self._random.randint(1, 6)
+                self._feed_ids.append(row["id"])
+            rows.append(row)
+        return Append(feed, tuple(rows))
+
+
+def _columns(types: Mapping[str, ColumnType]) -> tuple[Column, ...]:
+    return tuple(Column(name, column.family) for name, column in types.items())

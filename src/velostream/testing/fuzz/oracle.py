@@ -1,0 +1,52 @@
+"""Spark by itself: relations of given rows, and what a query over them gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from velostream.engine.spark import SparkRuntime
+
+
+class Oracle:
+    """A session of its own, with the settings that ours have, in which nothing is known but what is put there."""
+
+    def __init__(self, folder: Path) -> None:
+        # Rows are few: compiling code for them takes longer than anything else.
+        self._runtime = SparkRuntime(folder, config={"spark.sql.codegen.wholeStage": "false"})
+        self._session = self._runtime.session()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runtime.stop()
+
+    def put(self, name: str, rows: pa.Table) -> None:
+        """Make rows a relation, in place of what had that name."""
+        # PySpark 4.2 stops at the first chunk that is empty.
+        self._session.createDataFrame(rows.combine_chunks()).createOrReplaceTempView(name)
+
+    def define(self, name: str, query: str) -> str | None:
+        """Make a query a relation without running it; what Spark has against it, if anything."""
+        from pyspark.errors import PySparkException
+
+        try:
+            self._session.sql(query).createOrReplaceTempView(name)
+        except PySparkException as error:
+            return str(error)
+        return None
+
+    def ask(self, query: str) -> pa.Table | str:
+        """The answer, or the error that Spark ends with."""
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._session.sql(query).toArrow()
+        except PySparkException as error:
+            return str(error)

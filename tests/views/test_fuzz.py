@@ -1,0 +1,18 @@
+"""Random tables, changes and queries: every view is what Spark answers, whatever the seed. `make fuzz` plays more."""
+
+import pytest
+
+from velostream.testing.fuzz.generate import generate
+from velostream.testing.fuzz.player import Tally, play
+
+SEEDS, AT_ONCE = 30, 6
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_views_equal_their_queries(first):
+    tally = Tally()
+    for seed in range(first, first + AT_ONCE):
+        failure = play(generate(seed), tally)
+        assert failure is None, str(failure)
+    assert tally.checks >= AT_ONCE * 5, f"too little was compared to prove anything: {tally}"
+    assert tally.refused_by_spark <= tally.views // 4, f"Spark refuses too many of the queries: {tally}"
