@@ -1,4 +1,4 @@
-"""The process that is killed: a durable table that follows a table of PostgreSQL through its log.
+"""The process that is killed: a durable table that follows a table of a database through its log.
 
 Prints `commit <n>` whenever the table has moved, and ends with an error should it ever hold a part of a transaction.
 Once the file `finish` is there it drains, leaves its rows as an Arrow file in the folder, prints `done` and ends.
@@ -15,8 +15,8 @@ import pyarrow.feather
 
 import velostream
 from velostream.engine.maintain.fold import FoldRunner
+from velostream.plugins import Group, load
 from velostream.sources.base import SourceSpec
-from velostream.sources.postgres import PostgresSource
 
 COLUMNS = ("id", "name", "amount", "body")
 _DRAIN_SECONDS = 240
@@ -31,7 +31,8 @@ def main(folder: Path, url: str) -> None:
             "(id BIGINT PRIMARY KEY, name STRING, amount DECIMAL(18,2), body STRING, _origin STRING)"
         )
     options = {"table": "things", "cdc": "true", "max.rows.per.trigger": "2000", "fetch.size": "500"}
-    source = PostgresSource(SourceSpec("postgres", url, options))
+    kind = "mysql" if url.startswith("mysql") else "postgres"
+    source = load(Group.SOURCES, kind)(SourceSpec(kind, url, options))
     entry = context.catalog.find("folded")
     runner = FoldRunner(context, entry, source=source, schema=source.schema())
     context.board(entry).become("loading")
