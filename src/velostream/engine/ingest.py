@@ -188,8 +188,7 @@ class Ingest:
         self._thread: threading.Thread | None = None
         self._retry = RetryPolicy.while_running()
         self._attempts = 0
-        interval = source.settings.duration("poll.interval") or timedelta(milliseconds=100)
-        self._poll_seconds = interval.total_seconds()
+        self._poll_seconds = source.poll_interval.total_seconds()
         self._max_rows = source.settings.integer("max.rows.per.trigger") or MAX_ROWS_PER_BATCH
 
     def attach(self, consumer: Consumer) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -59,6 +60,9 @@ _OPTIONS: tuple[Option, ...] = (
     Option("changelog", "what an event means", OptionType.CHOICE, "append", ("append", "upsert")),
     Option(SPOOL_OPTION, "directory for what is received, set by the engine"),
 )
+
+
+_LOOK_INTERVAL = timedelta(milliseconds=100)
 
 
 class HttpSource(Source):
@@ -120,6 +124,13 @@ class HttpSource(Source):
 
     def close(self) -> None:
         self._reading.close()
+
+    @property
+    def poll_interval(self) -> timedelta:
+        """What arrives by itself is close by, and looked for more often than a server should be asked."""
+        if self.settings.text("http.mode") != "poll" and "poll.interval" not in self.settings:
+            return _LOOK_INTERVAL
+        return super().poll_interval
 
     @property
     def is_polled(self) -> bool:
