@@ -41,6 +41,29 @@ class NoSchemaYetError(ValidationError):
         super().__init__(f'"{name}" has no columns yet', hint="declare them, or try again once it has rows")
         self.name = name
 
+    @property
+    def reason(self) -> str:
+        """Why a statement waits."""
+        return f'"{self.name}" has no rows to take columns from yet'
+
+
+class FunctionNotRegisteredError(NoSchemaYetError):
+    """A function that an earlier run of the program registered and this one has not yet: statements wait for it."""
+
+    def __init__(self, name: str) -> None:
+        ValidationError.__init__(
+            self,
+            f'function "{name}" is not registered',
+            detail="an earlier run of the program has registered it",
+            hint=f'con.create_function("{name}", fn, returns="…")',
+            code="unknown-function",
+        )
+        self.name = name
+
+    @property
+    def reason(self) -> str:
+        return f"{self.message}: {self.hint}"
+
 
 @dataclass(frozen=True)
 class BoundInput:
@@ -169,6 +192,9 @@ class Binder:
             return self._bound(plan.whole, lens)
 
     def _bound(self, plan: QueryPlan, lens: Lens) -> BoundQuery:
+        missing = self._context.functions.missing_in(plan.sql)
+        if missing is not None:
+            raise FunctionNotRegisteredError(missing)
         inputs = []
         for one in plan.inputs:
             if one.part is not None:

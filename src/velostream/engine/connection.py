@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -168,6 +168,21 @@ class Connection:
         self._check_open()
         register(self._context, name, data, key=key, execute=self._executor.execute)
         return self.table(name)
+
+    def create_function(
+        self, name: str, function: Callable[..., Any], *, returns: str, vectorised: bool | None = None
+    ) -> None:
+        """Make a Python function callable from any SQL, views and streams included.
+
+        It is called with the values of each row, None for NULL; one that is `vectorised`, or annotated to take or give
+        `pyarrow.Array`, with arrays of many rows. Equal arguments must give equal results. What it gives is of the type
+        `returns`. Registered again it replaces the function of that name, and queries that use it are restarted: rows
+        are computed by the new one from then on, `REFRESH TABLE` computes a view over tables anew.
+        """
+        self._check_open()
+        replaced = self._context.functions.create(name, function, returns=returns, vectorised=vectorised)
+        if replaced is not None:
+            self._supervisor.restart_users(name)
 
     def memory(self, name: str) -> MemoryFeed:
         """The feed behind `memory://name`."""

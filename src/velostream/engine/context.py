@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind
 from velostream.engine.directory import StateDirectory
+from velostream.engine.functions import Functions
 from velostream.engine.options import MEMORY
 from velostream.engine.relations import Reader, SnapshotRelations, keep_alive, mentioned
 from velostream.engine.replica import ReplicaPublisher
@@ -61,8 +62,10 @@ class EngineContext:
     boards: dict[str, StatusBoard] = field(default_factory=dict)
     closing: threading.Event = field(default_factory=threading.Event)
     stores: Stores = field(init=False)
+    functions: Functions = field(init=False)
 
     def __post_init__(self) -> None:
+        self.functions = Functions(self.spark, self.directory.path / "functions.json")
         self.stores = Stores(self.directory, self.config, self.closing)
 
     def table(self, entry_id: str) -> Table:

@@ -105,9 +105,10 @@ class Lens:
     def _relation_of(self, name: str, spec: SourceSpec) -> Relation:
         source = self._book.open(spec)
         kind, reason = _kind_of(source)
-        schema = self._pinned.get(spec.identity()) or spec.columns or source.schema()
+        identity = spec.identity()
+        schema = self._pinned.get(identity) or self.found.get(identity) or spec.columns or source.schema()
         if schema is not None:
-            self.found[spec.identity()] = schema
+            self.found[identity] = schema
         return Relation(name, kind, schema, reason=reason, system=source.system_columns)
 
 

@@ -436,6 +436,10 @@ def _sql_error(failure: _Failure, *, sql: str | None, skip: int) -> SqlError:
         return ResolveError.unknown("column", name, known=map(_plain, near.split(", ") if near else ()), **place)
     if failure.condition == "TABLE_OR_VIEW_NOT_FOUND":
         return ResolveError.unknown("table", _plain(parameters["relationName"]), known=(), **place)
+    if failure.condition == "UNRESOLVED_ROUTINE":
+        name = _plain(parameters["routineName"]).lower()
+        advice = f'SHOW FUNCTIONS lists those there are; con.create_function("{name}", fn, returns="…") makes one'
+        return SqlError(f'function "{name}" does not exist', hint=advice, code="unknown-function", **place)
     message, hint = _message(failure.text)
     return SqlError(message, detail=_spark_says(failure), hint=hint, **place)
 

@@ -14,8 +14,10 @@ from velostream.engine.result import Result
 from velostream.engine.status import State
 from velostream.errors import NotFoundError, StoreError
 from velostream.model.confidential import concealed, public
+from velostream.model.types import render_type
 from velostream.plugins import Group
 from velostream.sql.parse import parse_statement
+from velostream.sql.path_values import JSON_VALUES
 from velostream.sql.statements import Create, Show, ShowKind
 
 if TYPE_CHECKING:
@@ -118,8 +120,7 @@ class Shower:
             case ShowKind.DEAD_LETTERS:
                 return self._dead_letters(name)
             case ShowKind.FUNCTIONS:
-                session = self._context.spark.session()
-                return ["name"], [(row[0],) for row in session.sql("SHOW FUNCTIONS").collect()]
+                return ["name", "kind", "returns"], self._functions()
 
     def _board_rows(self, what: ShowKind, entries: list[Entry]) -> tuple[list[str], list[tuple[Any, ...]]]:
         statuses = [self.status(entry) for entry in entries]
@@ -163,6 +164,12 @@ class Shower:
         for entry in entries:
             rows += [(entry.name, metric, str(value)) for metric, value in self.metrics(entry).items()]
         return ["name", "metric", "value"], rows
+
+    def _functions(self) -> list[tuple[Any, ...]]:
+        ours = {one.name.lower(): ("python", render_type(one.returns)) for one in self._context.functions}
+        session = self._context.spark.session()
+        names = {str(row[0]) for row in session.sql("SHOW FUNCTIONS").collect()} - {JSON_VALUES}
+        return [(name, *ours.get(name.lower(), ("built-in", None))) for name in sorted(names)]
 
     @staticmethod
     def _schema(entry: Entry) -> tuple[list[str], list[tuple[Any, ...]]]:

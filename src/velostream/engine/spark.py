@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,7 @@ class SparkRuntime:
         self._stopped = False
         self._warming: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._functions: dict[str, Callable[[SparkSession], None]] = {}
         self._calling = _CallingThread()
         self._job_group = f"velostream-{uuid.uuid4()}"
 
@@ -121,6 +122,13 @@ class SparkRuntime:
             session.sparkContext.setJobGroup(self._job_group, "a statement", interruptOnCancel=True)
             self._calling.grouped = True
         return session
+
+    def register(self, name: str, register: Callable[[SparkSession], None]) -> None:
+        """Let the session know a function, instead of another one of that name; so will every session started later."""
+        with self._lock:
+            if self._session is not None:
+                register(self._session)
+            self._functions[name] = register
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -202,6 +210,8 @@ class SparkRuntime:
         for key, value in (_SESSION_SETTINGS | self._config).items():
             if session.conf.isModifiable(key):
                 session.conf.set(key, value)
+        for register in self._functions.values():
+            register(session)
         return session
 
     def _warm(self) -> None:

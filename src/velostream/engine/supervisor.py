@@ -13,6 +13,7 @@ from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import HIDDEN, Entry, EntryKind, Wish
 from velostream.engine.context import DEAD_LETTERS
 from velostream.engine.declared import fit_declared
+from velostream.engine.functions import calls
 from velostream.engine.options import MEMORY, query_options, store_options
 from velostream.engine.relations import query_error
 from velostream.engine.status import State, StatusBoard
@@ -264,7 +265,7 @@ class Supervisor:
 
     def _say_waiting(self, entry: Entry, trouble: Hindrance) -> None:
         if isinstance(trouble, NoSchemaYetError):
-            reason = f'"{trouble.name}" has no rows to take columns from yet'
+            reason = trouble.reason
         else:
             reason = trouble.message
             self._context.board(entry).tally(f"source looked for: {trouble.category}", 1)
@@ -292,6 +293,12 @@ class Supervisor:
                 board.become(State.LOADING)
                 self.start(entry)
             return f'query "{entry.name}" is {board.state}'
+
+    def restart_users(self, function: str) -> None:
+        """Start the running queries that call a function anew, now that it is another one."""
+        for entry in self._context.catalog.visible():
+            if entry.is_query and entry.wish is Wish.RUNNING and calls(entry.sql, function):
+                self.control(entry.name, QueryAction.RESTART)
 
     def halt(self, entry: Entry) -> None:
         """End what runs for an entry; it may be started again."""

@@ -68,12 +68,24 @@ def _values(snapshot: Snapshot, path: Path) -> list[Any]:
     row_values = pa.StructArray.from_arrays(
         [_one_array(column) for column in rows.columns], fields=list(rows.schema.remove_metadata())
     )
-    pieces = [_Piece(row_values, (np.arange(rows.num_rows),))]
+    values = _in_order(_followed(_Piece(row_values, (np.arange(rows.num_rows),)), steps))
+    return values if path.comparison is None else [value for value in values if path.comparison.holds(value)]
+
+
+def document_values(texts: pa.Array, steps: Sequence[Step]) -> Iterator[tuple[int, Any]]:
+    """The number of a text and a value in the JSON document it is, for every value that the steps lead to, in order."""
+    there = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+    documents = _Piece(texts.take(pa.array(there)), (there, np.zeros(len(there), dtype=np.int64)))
+    for place, value in _placed(_followed(documents, steps)):
+        yield place[0], value
+
+
+def _followed(piece: _Piece, steps: Sequence[Step]) -> list[_Piece]:
+    pieces = [piece]
     for number, step in enumerate(steps):
         is_last = number == len(steps) - 1
         pieces = [found for piece in pieces for found in _step(piece, step, is_last=is_last) if len(found)]
-    values = _in_order(pieces)
-    return values if path.comparison is None else [value for value in values if path.comparison.holds(value)]
+    return pieces
 
 
 @dataclass(frozen=True)
@@ -260,15 +272,18 @@ def _numbered(values: list[Any], chosen: _Choice | None) -> Iterable[tuple[int, 
 
 def _in_order(pieces: Sequence[_Piece]) -> list[Any]:
     """The values of all pieces by their places, each place once."""
-    if len(pieces) == 1:
-        return pieces[0].python()
+    return pieces[0].python() if len(pieces) == 1 else [value for _, value in _placed(pieces)]
+
+
+def _placed(pieces: Sequence[_Piece]) -> list[tuple[tuple[int, ...], Any]]:
+    """Places and values of all pieces by their places, each place once."""
     depth = max((len(piece.places) for piece in pieces), default=0)
     places: dict[tuple[int, ...], Any] = {}
     for piece in pieces:
         missing = [np.full(len(piece), -1)] * (depth - len(piece.places))
         columns = [column.tolist() for column in (*piece.places, *missing)]
         places.update(zip(zip(*columns, strict=True), piece.python(), strict=True))
-    return [places[place] for place in sorted(places)]
+    return [(place, places[place]) for place in sorted(places)]
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -127,6 +127,47 @@ def parse_path(text: str, *, offset: int = 0, whole: str | None = None) -> Path:
     return _Parser(text, offset, text if whole is None else whole).path()
 
 
+def path_text(path: Path) -> str:
+    """The path as text, such that `parse_path` gives it back; its first step must be a name or a star."""
+    comparison = "" if path.comparison is None else f" {_comparison_text(path.comparison)}"
+    return "".join(map(_step_text, path.steps)).removeprefix(".") + comparison
+
+
+def _step_text(step: Step) -> str:
+    match step:
+        case Field(name):
+            return f".{_quoted(name)}"
+        case AnyField():
+            return ".*"
+        case AnyDepth():
+            return ".**"
+        case Element(number):
+            return f"[{number}]"
+        case Slice(None, None):
+            return "[*]"
+        case Slice(start, stop):
+            return f"[{'' if start is None else start}:{'' if stop is None else stop}]"
+        case Filter(comparisons):
+            parts = (f"{'.'.join(map(_quoted, names))} {_comparison_text(one)}" for names, one in comparisons)
+            return f"[{' AND '.join(parts)}]"
+
+
+def _comparison_text(comparison: Comparison) -> str:
+    operand = comparison.operand
+    match operand:
+        case bool():
+            shown = str(operand).upper()
+        case str():
+            shown = "'" + operand.replace("'", "''") + "'"
+        case _:
+            shown = format(operand, "f")
+    return f"{comparison.symbol} {shown}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 class _Parser:
     def __init__(self, text: str, offset: int, whole: str) -> None:
         self._whole = whole

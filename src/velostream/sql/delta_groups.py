@@ -19,6 +19,7 @@ from velostream.sql.maps import plan_map
 from velostream.sql.naming import alias, output_name, plain_column
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
+from velostream.sql.path_values import VALUE_TYPE
 from velostream.sql.plan import AggregateFunction, GroupedPlan, Partial, Step, StreamedPlan
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Frame, Origin, origin_of, scope_of, set_origin
@@ -228,6 +229,9 @@ class Typing:
         return tuple(columns) if len(set(columns)) == len(columns) else None
 
     def _type(self, expression: exp.Expr) -> pa.DataType | None:
+        known = expression.meta_get(VALUE_TYPE)
+        if isinstance(known, pa.DataType):
+            return known
         columns: dict[str, Column] = {}
 
         def numbered(node: exp.Expr) -> exp.Expr:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from velostream.sql.functions import is_generator
+from velostream.sql.paths import is_wildcard_path, path_name
 from velostream.sql.spark_text import spark_text
 
 
@@ -20,6 +21,8 @@ def output_name(item: exp.Expr) -> str:
         return str(item.name)
     if isinstance(item, exp.Dot):
         return str(item.expression.name)
+    if is_wildcard_path(item):
+        return path_name(item)
     if isinstance(item, exp.Paren):
         return output_name(item.this)
     if isinstance(item, exp.Cast) and isinstance(item.this, exp.Column):
@@ -29,7 +32,7 @@ def output_name(item: exp.Expr) -> str:
 
 def is_named(item: exp.Expr) -> bool:
     """Whether the name is certain: an alias or a column, not text made of an expression."""
-    return isinstance(item, exp.Alias | exp.Column | exp.Dot) and not item.is_star
+    return (isinstance(item, exp.Alias | exp.Column | exp.Dot) and not item.is_star) or is_wildcard_path(item)
 
 
 def named(item: exp.Expr) -> exp.Expr:

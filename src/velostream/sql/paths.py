@@ -7,6 +7,8 @@ from __future__ import annotations
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
+from velostream.errors import SqlError
+from velostream.model.path import Field, parse_path
 from velostream.sql.reading import Reader
 
 WILDCARD_PATH = "wildcard_path"
@@ -16,6 +18,26 @@ _COMPARISONS = frozenset((TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.L
 
 _VARIANTS = (exp.Column, exp.Dot, exp.Bracket, exp.Paren, exp.Anonymous)
 """What may hold a VARIANT before a colon."""
+
+
+def is_wildcard_path(node: exp.Expr) -> bool:
+    """Whether a node stands for a wildcard path."""
+    return isinstance(node, exp.Anonymous) and str(node.name) == WILDCARD_PATH
+
+
+def path_as_written(node: exp.Expr) -> str:
+    """The text of a wildcard path."""
+    return str(node.expressions[0].name)
+
+
+def path_name(node: exp.Expr) -> str:
+    """What a column of a path's values is called: as the last field that is named, as with a path of names alone."""
+    written = path_as_written(node)
+    try:
+        steps = parse_path(written).steps
+    except SqlError:
+        return written
+    return next((step.name for step in reversed(steps) if isinstance(step, Field)), written)
 
 
 class PathGrammar(Reader):

@@ -22,6 +22,7 @@ from velostream.sql.missing import apply_policies, policies_without_lookup
 from velostream.sql.naming import named
 from velostream.sql.option_names import covers
 from velostream.sql.passthrough import plan_passthrough
+from velostream.sql.path_queries import spell_out_paths
 from velostream.sql.plan import (
     AggregatePlan,
     Catalog,
@@ -95,6 +96,7 @@ class _Planner:
         self.query = spell_out_asof(self.query, catalog=self.catalog, options=self.options, text=self.text)
         self.query = spell_out_within(self.query, options=self.options, text=self.text)
         self.query = spell_out_window(self.query, options=self.options, text=self.text)
+        self.query = spell_out_paths(self.query, options=self.options, catalog=self.catalog, text=self.text)
         try:
             return self._plan()
         except SqlError as error:

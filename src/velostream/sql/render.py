@@ -16,7 +16,7 @@ from sqlglot.generators.spark import SparkGenerator
 from velostream.model.schema import Schema
 from velostream.model.types import render_type
 from velostream.sql.grammar import WITHIN
-from velostream.sql.paths import WILDCARD_PATH
+from velostream.sql.paths import is_wildcard_path, path_as_written
 from velostream.sql.queries import outermost_select
 from velostream.sql.sources import needs_quotes, source_of
 from velostream.sql.statements import (
@@ -99,8 +99,8 @@ class _Writer(SparkGenerator):
         return f"{text} WITHIN {_duration(within.name)}" if within is not None else text
 
     def anonymous_sql(self, expression: exp.Anonymous) -> str:
-        if expression.name == WILDCARD_PATH:
-            return str(expression.expressions[0].name)
+        if is_wildcard_path(expression):
+            return path_as_written(expression)
         return str(super().anonymous_sql(expression))
 
 

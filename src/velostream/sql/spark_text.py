@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from velostream.sql.parentheses import without_parentheses
+from velostream.sql.paths import is_wildcard_path, path_as_written
 
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Add: "+",
@@ -31,7 +32,6 @@ _OPERATORS: dict[type[exp.Expr], str] = {
 
 
 _PLAIN_CALLS = (
-    exp.Anonymous,
     exp.Coalesce,
     exp.Lower,
     exp.Upper,
@@ -53,9 +53,13 @@ def spark_text(node: exp.Expr) -> str:
     if operator is not None:
         return f"({spark_text(node.this)} {operator} {spark_text(node.expression)})"
     if isinstance(node, exp.Func) and not isinstance(node, exp.Cast) and _is_plain_call(node):
-        name = node.name if isinstance(node, exp.Anonymous) else type(node).sql_names()[0]
-        return f"{str(name).lower()}({', '.join(spark_text(argument) for argument in node.iter_expressions())})"
+        return _plain_call(node)
     return str(_unquoted(node).sql(dialect="spark", normalize_functions="lower"))
+
+
+def _plain_call(node: exp.Expr) -> str:
+    name = type(node).sql_names()[0] if isinstance(node, _PLAIN_CALLS) else node.name
+    return f"{str(name).lower()}({', '.join(spark_text(argument) for argument in node.iter_expressions())})"
 
 
 def _is_plain_call(node: exp.Func) -> bool:
@@ -116,6 +120,7 @@ _WRITERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
     ),
     exp.Like: lambda node: f"{spark_text(node.this)} LIKE {spark_text(node.expression)}",
     exp.DPipe: lambda node: f"concat({spark_text(node.this)}, {spark_text(node.expression)})",
+    exp.Anonymous: lambda node: path_as_written(node) if is_wildcard_path(node) else _plain_call(node),
     exp.Distinct: _distinct,
     exp.Filter: lambda node: f"{spark_text(node.this)} FILTER (WHERE {spark_text(node.expression.this)})",
 }

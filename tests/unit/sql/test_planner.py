@@ -113,11 +113,6 @@ def test_java_can_not_be_called(plan, call):
             plan(text)
 
 
-def test_forms_that_are_not_run_yet_are_refused_by_name(view):
-    with pytest.raises(NotExecutableError, match=r'the wildcard path "addr\.\*\.city"'):
-        view("SELECT addr.*.city AS cities FROM orders")
-
-
 def test_a_stream_that_nothing_reads_is_an_error(view):
     with pytest.raises(ValidationError, match="nothing reads") as caught:
         view("WITH q AS (SELECT id FROM orders) SELECT a FROM bag")

@@ -1,0 +1,212 @@
+"""`con.create_function`: functions in Python that any SQL may call, row by row or over Arrow arrays.
+
+The functions live in the program, so a state directory remembers only their names: after a restart what uses one waits
+until the program has registered it again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velostream.engine.directory import write_atomically
+from velostream.engine.json_values import register_json_values
+from velostream.engine.relations import WORKER_TOKEN, WorkerError, spark_errors_translated
+from velostream.errors import Category, QueryError, StateError, ValidationError
+from velostream.model.rows import MisfitError, fit_value
+from velostream.model.types import parse_type, render_type
+from velostream.sql.path_values import JSON_VALUES
+from velostream.tables.memory.values import python_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from velostream.engine.spark import SparkRuntime
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ARROW = (pa.Array, pa.ChunkedArray)
+
+
+@dataclass(frozen=True)
+class PythonFunction:
+    """A function as it was registered."""
+
+    name: str
+    function: Callable[..., Any]
+    returns: pa.DataType
+    vectorised: bool
+
+    def register(self, session: SparkSession) -> None:
+        """Make the function known to a session."""
+        from pyspark.sql.functions import arrow_udf
+
+        called = _over_arrays if self.vectorised else _over_rows
+        evaluate = _Evaluation(self.name, _pickled(self.function), self.returns, called, WORKER_TOKEN)
+        made = arrow_udf(evaluate.udf(), render_type(self.returns))  # type: ignore[call-overload]
+        session.udf.register(self.name, made)
+
+
+class Functions:
+    """The functions of one connection. Thread-safe."""
+
+    def __init__(self, spark: SparkRuntime, path: Path) -> None:
+        """`path` is where the names are remembered."""
+        self._spark = spark
+        self._path = path
+        self._lock = threading.Lock()
+        self._registered: dict[str, PythonFunction] = {}
+        self._remembered: dict[str, str] = {}
+        if path.exists():
+            try:
+                self._remembered = json.loads(path.read_bytes())
+            except ValueError as error:
+                raise StateError.corrupt(str(path), reason=str(error)) from error
+        spark.register(JSON_VALUES, register_json_values)
+
+    def __iter__(self) -> Iterator[PythonFunction]:
+        return iter(list(self._registered.values()))
+
+    def create(
+        self, name: str, function: Callable[..., Any], *, returns: str, vectorised: bool | None = None
+    ) -> PythonFunction | None:
+        """Register a function; gives the one of that name before it, if there was one in this run."""
+        if not _NAME.fullmatch(name):
+            raise ValidationError(f'"{name}" is no name for a function', hint="letters, digits and _")
+        if not callable(function):
+            raise ValidationError(f'function "{name}" needs something that can be called')
+        if not _takes_arguments(function):
+            raise ValidationError(f'function "{name}" takes no arguments', hint="SQL has the value itself, or a column")
+        made = PythonFunction(
+            name, function, parse_type(returns), _is_vectorised(function) if vectorised is None else vectorised
+        )
+        with self._lock:
+            before = self._registered.get(name.lower())
+            if before is None:
+                self._refuse_known(name)
+            with spark_errors_translated():
+                self._spark.register(name.lower(), made.register)
+            self._registered[name.lower()] = made
+            remembered = {**self._remembered, name.lower(): render_type(made.returns)}
+            if remembered != self._remembered:
+                write_atomically(self._path, json.dumps(remembered).encode())
+                self._remembered = remembered
+        return before
+
+    def missing_in(self, *texts: str) -> str | None:
+        """The name of a function that one of the SQL texts calls, and that only an earlier run has registered."""
+        unknown = self._remembered.keys() - self._registered.keys()
+        return next((name for name in sorted(unknown) if any(calls(text, name) for text in texts)), None)
+
+    def _refuse_known(self, name: str) -> None:
+        known = self._spark.session().catalog.functionExists(name.lower())
+        if known:
+            raise ValidationError(
+                f'function "{name}" is one of Spark\'s own',
+                hint=f'con.create_function("my_{name}", fn, returns="…")',
+            )
+
+
+def calls(sql: str, name: str) -> bool:
+    """Whether a SQL text calls a function: its name, quoted or not, before a bracket."""
+    return re.search(rf"(?<![\w.])[`\"]?{re.escape(name)}[`\"]?\s*\(", sql, re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """How a function is evaluated in a worker; goes there as a whole."""
+
+    name: str
+    pickled: bytes
+    returns: pa.DataType
+    call: Callable[[Callable[..., Any], Sequence[pa.Array], pa.DataType], pa.Array]
+    token: str
+
+    def udf(self) -> Callable[..., pa.Array]:
+        """A plain function, which is what Spark takes."""
+        loaded: list[Callable[..., Any]] = []
+
+        def evaluate(*arguments: pa.Array) -> pa.Array:
+            from pyspark import cloudpickle
+
+            if not loaded:
+                loaded.append(cloudpickle.loads(self.pickled))
+            try:
+                return self.call(loaded[0], arguments, self.returns)
+            except Exception as error:
+                told = QueryError(
+                    f'function "{self.name}" failed: {type(error).__name__}: {error}',
+                    code="function-failed",
+                    category=Category.DATA,
+                )
+                raise WorkerError(told, token=self.token) from error
+
+        return evaluate
+
+
+def _over_rows(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
+    values = [function(*row) for row in zip(*map(python_values, arguments), strict=True)]
+    try:
+        return pa.array(values, returns)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return pa.array([None if value is None else fit_value(value, returns) for value in values], returns)
+
+
+def _over_arrays(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
+    found = function(*arguments)
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    if not isinstance(found, pa.Array):
+        found = pa.array(found)
+    if arguments and len(found) != len(arguments[0]):
+        raise MisfitError(f"it gave {len(found)} values for {len(arguments[0])} rows")
+    return found if found.type == returns else found.cast(returns)
+
+
+def _takes_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        return bool(inspect.signature(function).parameters)
+    except (ValueError, TypeError):
+        return True
+
+
+def _is_vectorised(function: Callable[..., Any]) -> bool:
+    """Whether the annotations of a function say that it takes or gives Arrow arrays."""
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (ValueError, TypeError, NameError):
+        return False
+    annotations = [parameter.annotation for parameter in signature.parameters.values()]
+    return any(isinstance(one, type) and issubclass(one, _ARROW) for one in (*annotations, signature.return_annotation))
+
+
+def _pickled(function: Callable[..., Any]) -> bytes:
+    """The function as bytes: by value where its module is part of the program, which workers can't import."""
+    from pyspark import cloudpickle
+
+    pickler: Any = cloudpickle
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if module is None or module.__name__ == "__main__" or _is_installed(module.__dict__):
+        return bytes(pickler.dumps(function))
+    pickler.register_pickle_by_value(module)
+    try:
+        return bytes(pickler.dumps(function))
+    finally:
+        pickler.unregister_pickle_by_value(module)
+
+
+def _is_installed(module: Mapping[str, Any]) -> bool:
+    file = module.get("__file__")
+    if file is None:
+        return True
+    places = {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}
+    return any(Path(file).is_relative_to(place) for place in places)

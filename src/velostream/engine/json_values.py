@@ -1,0 +1,51 @@
+"""Values along the paths of JSON documents for Spark: one function over Arrow arrays, behind `sql/path_values.py`."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velostream.engine.wildcard import document_values
+from velostream.model.path import parse_path
+from velostream.model.rows import json_text
+from velostream.sql.path_values import JSON_VALUES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register_json_values(session: SparkSession) -> None:
+    """Make the function known to a session."""
+    from pyspark.sql.functions import arrow_udf
+
+    made = arrow_udf(json_values, "ARRAY<STRING>")  # type: ignore[call-overload]
+    session.udf.register(JSON_VALUES, made)
+
+
+def json_values(texts: pa.Array, paths: pa.Array, wanted: pa.Array) -> pa.Array:
+    """The values along a path in each text that is a JSON document, as text; none in any other text.
+
+    `wanted` is `any`, or `number` or `text` for values of that kind alone. Path and kind are the same for all texts.
+    """
+    found: list[list[str]] = [[] for _ in range(len(texts))]
+    if len(texts):
+        steps = parse_path(paths[0].as_py()).steps[1:]
+        kind = wanted[0].as_py()
+        for row, value in document_values(texts, steps):
+            if kind == "any" or _kind(value) == kind:
+                found[row].append(_text(value))
+    return pa.array(found, pa.list_(pa.string()))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return "number" if is_number else "other"
+
+
+def _text(value: Any) -> str:
+    """Text as it is, everything else as JSON writes it: a number has all its digits."""
+    return value if isinstance(value, str) else json_text(value).decode()
