@@ -1,0 +1,238 @@
+"""HTTP resources in good and in bad days, against a real server."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from velostream.errors import Category, OptionError, VelostreamError, render_text
+from velostream.model.http import HttpAddress
+from velostream.sources.base import SourceSpec
+from velostream.sources.http import HttpSource
+from velostream.sources.http_records import path_of, values_at
+from velostream.testing.services.http import HttpServer, Reply
+
+
+@pytest.fixture
+def server():
+    with HttpServer() as server:
+        yield server
+
+
+def http(url, **options):
+    return HttpSource(SourceSpec("http", url, {name.replace("_", "."): value for name, value in options.items()}))
+
+
+def rows_of(source, bad=None):
+    schema = source.schema()
+    start = source.initial_offset()
+    return [
+        row
+        for partition in source.partitions(start, source.latest_offset(start))
+        for batch in source.read(partition, schema, pytest.fail if bad is None else bad.append)
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "options"),
+    [
+        ('[{"id": 1, "price": 1.50}, {"id": 2, "price": null}]', "application/json", {}),
+        ('{"id": 1, "price": 1.50}\n{"id": 2}\n', "application/json", {}),
+        ('{"id": 1, "price": 1.50}\n{"id": 2}\n', "application/x-ndjson", {}),
+        ("id,price\n1,1.50\n2,\n", "text/csv; charset=utf-8", {}),
+        ("id\tprice\n1\t1.50\n2\t\n", "text/tab-separated-values", {}),
+        ("id;price\n1;1.50\n2;\n", "text/plain", {"format": "csv", "delimiter": ";"}),
+        ('{"a": {"b": [{"id": 1, "price": 1.50}, {"id": 2}]}}', "application/json", {"http_records": "a.b[*]"}),
+        ('{"a": {"b": [{"id": 1, "price": 1.50}, {"id": 2}]}}', "text/plain", {"http_records": "$.a.b"}),
+        ('{"x": {"id": 1, "price": 1.50}, "y": {"id": 2}}', "application/json", {"http_records": "*"}),
+    ],
+)
+def test_bodies_are_rows_whatever_they_are_written_in(server, body, content_type, options):
+    url = server.put("/rows", body, content_type=content_type)
+    expected = [{"id": 1, "price": Decimal("1.50")}, {"id": 2, "price": None}]
+    assert rows_of(http(url, **options)) == expected
+
+
+def test_paths_lead_to_values():
+    document = {"a": [{"b": 1, "on": True}, {"b": 2}], "c": {"d": [3, 4, 5]}}
+    found = {
+        "a[*].b": [1, 2],
+        "a[-1].b": [2],
+        "a[5].b": [],
+        "a[b > 1].b": [2],
+        "c.d[1:]": [4, 5],
+        "**.b": [1, 2],
+        "nothing.here": [],
+    }
+    assert {path: values_at(document, path_of(path)) for path in found} == found
+
+
+def test_a_busy_server_is_asked_again_when_it_says(server):
+    url = server.put("/rows", '[{"id": 1}]')
+    server.fail(Reply(status=429, headers={"Retry-After": "0"}), Reply(status=503), Reply(b"half", broken_off=True))
+    assert rows_of(http(url)) == [{"id": 1}]
+    assert len(server.requests) == 5
+
+
+def test_a_server_that_wants_to_be_left_alone_is(server):
+    url = server.put("/rows", '[{"id": 1}]')
+    source = http(url, watch="true")
+    server.fail(Reply(b"slow down", 429, {"Retry-After": "60"}))
+    for _ in range(3):
+        with pytest.raises(VelostreamError) as busy:
+            source.latest_offset(None)
+        assert busy.value.category is Category.NETWORK
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "category"),
+    [
+        (401, Category.AUTHENTICATION),
+        (403, Category.AUTHENTICATION),
+        (404, Category.MISSING),
+        (400, Category.CONFIGURATION),
+        (500, Category.NETWORK),
+    ],
+)
+def test_what_an_answer_means(server, status, category):  # B4
+    url = server.answer("/rows", lambda _: Reply(b"the reason", status))
+    source = http(f"{url}?api_key=s3cret", http_token="t0ken")
+    with pytest.raises(VelostreamError) as refused:
+        source.schema()
+    assert refused.value.category is category
+    text = render_text(refused.value)
+    assert "the reason" in text
+    assert "s3cret" not in text
+    assert "t0ken" not in text
+
+
+def test_a_broken_body_is_told_with_its_place(server):
+    url = server.put("/rows", '[{"id": 1}, {"id": ')
+    with pytest.raises(VelostreamError, match="is not JSON") as broken:
+        http(url).schema()
+    assert broken.value.category is Category.DATA
+    assert "page 1" in broken.value.detail
+    assert "char 19" in broken.value.detail
+    with pytest.raises(VelostreamError) as passing:
+        http(url, watch="true").schema()
+    assert passing.value.category.retriable
+
+
+def test_a_bad_record_is_told_with_its_place(server):
+    lines = server.put("/lines", 'id,n\n1,2\n3,x\n4,"5\n', content_type="text/csv")
+    bad = []
+    assert [row["id"] for row in rows_of(http(lines, record_schema="id BIGINT, n BIGINT"), bad)] == [1]
+    places = sorted(record.position.rpartition("/")[2] for record in bad)
+    assert places == ["lines page 1 line 3", "lines page 1 line 4"]
+    document = server.put("/document", '[{"n": 1}, 7, {"n": "x"}]')
+    bad = []
+    assert rows_of(http(document, record_schema="n BIGINT"), bad) == [{"n": 1}]
+    assert [(record.raw, record.position.rpartition("/")[2]) for record in bad] == [
+        (b"7", "document page 1 record 2"),
+        (b'{"n":"x"}', "document page 1 record 3"),
+    ]
+
+
+def test_pages_are_followed_by_links(server):
+    def page(request):
+        number = int(request.parameters.get("p", "1"))
+        link = {} if number == 3 else {"Link": f'</rows?p={number + 1}>; rel="next", </rows>; rel="first"'}
+        return Reply(json.dumps([{"id": number}]).encode(), headers=link)
+
+    assert rows_of(http(server.answer("/rows", page), http_paging="link")) == [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
+def test_pages_are_followed_by_cursors(server):
+    def page(request):
+        after = int(request.parameters.get("after", "0"))
+        document = {"rows": [{"id": after + 1}], "meta": {"next": after + 1 if after < 2 else None}}
+        return Reply(json.dumps(document).encode())
+
+    url = server.answer("/rows", page)
+    options = {"http_paging": "cursor", "http_cursor_field": "meta.next", "http_cursor_param": "after"}
+    assert rows_of(http(f"{url}?fixed=1", http_records="rows", **options)) == [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert {request.parameters["fixed"] for request in server.requests} == {"1"}
+
+
+def test_pages_are_followed_by_number(server):
+    def page(request):
+        first = int(request.parameters["offset"]) * 2
+        rows = [{"id": number} for number in range(first, min(first + 2, 5))]
+        return Reply(json.dumps(rows).encode())
+
+    options = {"http_page_param": "offset", "http_page_first": "0", "http_page_size": "2"}
+    source = http(server.answer("/rows", page), http_paging="page", **options)
+    assert [row["id"] for row in rows_of(source)] == [0, 1, 2, 3, 4]
+    assert server.requests[-1].parameters == {"offset": "2", "per_page": "2"}
+
+
+def test_a_server_that_knows_no_pages_is_noticed(server):
+    url = server.put("/rows", '[{"id": 1}]')
+    with pytest.raises(VelostreamError) as round_and_round:
+        rows_of(http(url, http_paging="page"))
+    assert round_and_round.value.code == "paging-goes-round"
+
+
+def test_what_has_not_changed_is_not_sent_again(server):
+    url = server.put("/rows", '[{"id": 1}]')
+    source = http(url, poll_interval="1s")
+    seen = source.latest_offset(None)
+    assert source.latest_offset(seen) == seen
+    assert "if-none-match" in server.requests[-1].headers
+    server.put("/rows", '[{"id": 2}]')
+    later = source.latest_offset(seen)
+    [part] = source.partitions(seen, later)
+    assert part.replaces
+    assert [batch.to_pylist() for batch in source.read(part, source.schema(), pytest.fail)] == [[{"id": 2}]]
+
+
+def test_credentials_and_headers_go_to_the_server_of_the_address_alone(server):
+    with HttpServer() as other:
+        elsewhere = other.put("/rows", '[{"id": 1}]')
+        moved = server.answer("/moved", lambda _: Reply(status=302, headers={"Location": elsewhere}))
+        linked = server.answer(
+            "/linked", lambda _: Reply(b'[{"id": 2}]', headers={"Link": f'<{elsewhere}>; rel="next"'})
+        )
+        given = {"http_token": "t0ken", "http_headers_X-Api-Key": "k3y"}
+        assert rows_of(http(moved, **given)) == [{"id": 1}]
+        assert rows_of(http(linked, http_paging="link", **given)) == [{"id": 2}, {"id": 1}]
+        assert all(request.headers["authorization"] == "Bearer t0ken" for request in server.requests)
+        assert all(request.headers["x-api-key"] == "k3y" for request in server.requests)
+        assert other.requests
+        assert not any({"authorization", "x-api-key"} & request.headers.keys() for request in other.requests)
+
+
+def test_variables_may_hold_any_character(server, monkeypatch):
+    monkeypatch.setenv("USER_NAME", "me")
+    monkeypatch.setenv("PASS", "p@ss:w/rd?&#")
+    monkeypatch.setenv("WHEN", "a&b=c d")
+    url = server.put("/rows", '[{"id": 1}]').replace("http://", "http://${USER_NAME}:${PASS}@")
+    rows_of(http(f"{url}?since=${{WHEN}}&http.params.key=k"))
+    request = server.requests[-1]
+    assert request.parameters == {"since": "a&b=c d", "key": "k"}
+    assert request.headers["authorization"] == "Basic bWU6cEBzczp3L3JkPyYj"
+    assert "p@ss" not in repr(HttpAddress.of("http://me:p@ss@h/x", ()))
+
+
+def test_parameters_are_options_where_there_is_one_of_that_name(server):
+    url = server.put("/rows", '{"x": [{"id": 1}]}', content_type="text/plain")
+    assert rows_of(http(f"{url}?http.records=x&userId=7&flag&format=json")) == [{"id": 1}]
+    assert server.requests[-1].parameters == {"userId": "7", "flag": ""}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"http_recrods": "x"},
+        {"http_auth": "bearer"},
+        {"http_auth": "basic"},
+        {"http_paging": "cursor"},
+        {"format": "protobuf"},
+        {"encoding": "utf-16"},
+    ],
+)
+def test_options_that_can_not_be_are_refused(options):
+    with pytest.raises(OptionError):
+        http("http://host/rows", **options)

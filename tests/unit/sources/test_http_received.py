@@ -1,0 +1,212 @@
+"""Events and requests: what arrives by itself is kept before anybody is told so."""
+
+import itertools
+import threading
+import time
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from velostream.errors import Category, OptionError, VelostreamError
+from velostream.model.spool import Spool
+from velostream.sources.base import SourceSpec
+from velostream.sources.http import HttpSource
+from velostream.sources.http_events import Event, EventParser
+from velostream.sources.http_receivers import Arrival, Inbox
+from velostream.testing.services.base import LOOPBACK, free_port
+from velostream.testing.services.http import HttpServer, Reply
+
+
+@pytest.fixture
+def server():
+    with HttpServer() as server:
+        yield server
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """Makes sources that follow, and closes them."""
+    made = []
+
+    def make(url, folder="received", **options):
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        source = HttpSource(SourceSpec("http", url, {"spool": str(tmp_path / folder), **given}))
+        made.append(source)
+        source.latest_offset(source.initial_offset())
+        return source
+
+    yield make
+    for source in made:
+        source.close()
+
+
+@pytest.fixture(scope="module")
+def client():
+    with httpx.Client(limits=httpx.Limits(max_keepalive_connections=0)) as client:
+        yield client
+
+
+@pytest.fixture
+def address():
+    return f"http://{LOOPBACK}:{free_port()}"
+
+
+def webhook(followed, url, **options):
+    return followed(url, http_mode="webhook", **options)
+
+
+def rows_of(source, bad=None):
+    schema = source.schema()
+    start = source.initial_offset()
+    return [
+        row
+        for partition in source.partitions(start, source.latest_offset(start))
+        for batch in source.read(partition, schema, pytest.fail if bad is None else bad.append)
+        for row in batch.to_pylist()
+    ]
+
+
+def until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_objects_arrays_and_lines_are_records(followed, address, client):
+    source = webhook(followed, f"{address}/in")
+    client.post(f"{address}/in", content=b'{"id":\n 1}').raise_for_status()
+    client.put(f"{address}/in?x=1", content=b'[{"id": 2}, {"id": 3}]').raise_for_status()
+    lines = {"content-type": "application/x-ndjson"}
+    client.post(f"{address}/in", content=b'{"id": 4}\n{"id": 5}\n', headers=lines).raise_for_status()
+    client.post(f"{address}/in", content=b"").raise_for_status()
+    client.post(f"{address}/in", content=b"[broken").raise_for_status()
+    bad = []
+    assert [row["id"] for row in rows_of(source, bad)] == [1, 2, 3, 4, 5]
+    assert [record.raw for record in bad] == [b"[broken"]
+    assert bad[0].position.startswith("/in at ")
+
+
+def test_who_may_not_come_in_is_told_so(followed, address, client):
+    source = webhook(followed, f"{address}/in", http_token="t0ken")
+    assert client.post(f"{address}/in", json={"id": 1}).status_code == 401
+    assert client.post(f"{address}/other", json={"id": 1}).status_code == 404
+    assert client.get(f"{address}/in").status_code == 501
+    shown = {"authorization": "Bearer t0ken"}
+    assert client.post(f"{address}/in", json={"id": 2}, headers=shown).status_code == 200
+    chunks = iter([b'{"id": 3}'])
+    assert client.post(f"{address}/in", content=chunks, headers=shown).status_code == 411
+    assert rows_of(source) == [{"id": 2}]
+
+
+def test_endpoints_of_one_port_are_told_apart_by_their_paths(followed, address, client):
+    one = webhook(followed, f"{address}/one", folder="one")
+    other = webhook(followed, address, folder="other", webhook_path="/two")
+    both = webhook(followed, f"{address}/one", folder="both")
+    client.post(f"{address}/one", json={"id": 1}).raise_for_status()
+    client.post(f"{address}/two", json={"id": 2}).raise_for_status()
+    assert (rows_of(one), rows_of(other), rows_of(both)) == ([{"id": 1}], [{"id": 2}], [{"id": 1}])
+    one.close()
+    both.close()
+    assert client.post(f"{address}/one", json={"id": 3}).status_code == 404
+    other.close()
+    with pytest.raises(httpx.ConnectError):
+        client.post(f"{address}/two", json={"id": 4})
+
+
+def test_a_port_that_is_taken_is_said_so(followed, server):
+    with pytest.raises(VelostreamError, match="can't listen") as taken:
+        webhook(followed, f"{server.url}/in")
+    assert taken.value.category is Category.NETWORK
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1/in", "http://127.0.0.1/in"])
+def test_an_endpoint_needs_a_port_and_no_encryption(followed, url):
+    with pytest.raises(OptionError):
+        webhook(followed, url)
+
+
+def test_what_is_no_longer_kept_is_an_error(followed, address, client, tmp_path):
+    source = webhook(followed, f"{address}/in", http_retention="0s")
+    start = source.initial_offset()
+    for number in range(3):
+        client.post(f"{address}/in", json={"id": number}).raise_for_status()
+    Spool(tmp_path / "received").delete_before(3)
+    with pytest.raises(VelostreamError) as expired:
+        source.latest_offset(start)
+    assert expired.value.code == "records-expired"
+
+
+def test_events_go_on_where_they_were_broken_off(followed, server):
+    url = server.events("/events")
+    source = followed(url, http_mode="sse")
+    server.send("/events", '{"id": 1}', '{"id":\n2}')
+    until(lambda: len(rows_of(source)) == 2)
+    server.hang_up()
+    server.send("/events", '[{"id": 3}, {"id": 4}]')
+    until(lambda: len(rows_of(source)) == 4)
+    source.close()
+    server.send("/events", '{"id": 5}')
+    again = followed(url, http_mode="sse")
+    until(lambda: len(rows_of(again)) == 5)
+    assert [row["id"] for row in rows_of(again)] == [1, 2, 3, 4, 5]
+    assert [request.headers.get("last-event-id") for request in server.requests] == [None, "2", "3"]
+
+
+def test_a_server_of_events_that_is_away_is_said_so_and_found_again(followed, server):
+    source = followed(server.events("/events"), http_mode="sse")
+    start = source.initial_offset()
+    with server.stopped():
+
+        def is_told():
+            try:
+                return source.latest_offset(start) != start
+            except VelostreamError as error:
+                return error.category is Category.NETWORK
+
+        until(is_told)
+    server.send("/events", '{"id": 1}')
+    until(lambda: Spool(source.spec.options["spool"]).count() == 1)
+    assert rows_of(source) == [{"id": 1}]
+
+
+def test_events_that_are_refused_are_an_error_at_once(followed, server):
+    url = server.answer("/events", lambda _: Reply(b"no", 401))
+    with pytest.raises(VelostreamError) as refused:
+        followed(url, http_mode="sse")
+    assert refused.value.category is Category.AUTHENTICATION
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(st.lists(st.integers(0, 90), max_size=8), st.sampled_from(["\n", "\r\n", "\r"]))
+def test_events_are_found_however_they_are_cut(cuts, end):
+    text = end.join(
+        ["", ": hello", "id: 1", "data: one", "", "event: x", "data:two", "data: 2", "", "id", "", "data: z"]
+    )
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    parser = EventParser()
+    pieces = [text[low:high] for low, high in itertools.pairwise(bounds)]
+    found = [event for piece in [*pieces, end, end, "x"] for event in parser.feed(piece)]
+    assert found == [Event("one", "1"), Event("two\n2", "1"), Event("z", "")]
+
+
+def test_what_comes_at_once_is_written_together(tmp_path):
+    inbox = Inbox(Spool(tmp_path / "spool"))
+    begun = threading.Barrier(16)
+
+    def send(number):
+        begun.wait()
+        for step in range(10):
+            inbox.put(Arrival([b"%d" % (number * 10 + step)], "here"))
+
+    senders = [threading.Thread(target=send, args=(number,)) for number in range(16)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    spool = inbox.spool
+    kept = [record for n in range(1, spool.count() + 1) for record in spool.read(n)["record"].to_pylist()]
+    assert sorted(map(int, kept)) == list(range(160))
+    assert spool.count() < 160
