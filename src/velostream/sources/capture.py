@@ -42,6 +42,12 @@ class ChangedRows:
                 if len(column) == count:
                     column.append(None)
 
+    def cut(self, count: int) -> None:
+        """Take back all but the first changes."""
+        for column in (*self.columns.values(), self.signs):
+            del column[count:]
+        self.unchanged = {index: names for index, names in self.unchanged.items() if index < count}
+
 
 def refuse_what_a_log_ignores(settings: Options) -> None:
     """Raise `OptionError` for options that narrow down what is read."""

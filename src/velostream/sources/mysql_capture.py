@@ -65,7 +65,6 @@ class MysqlCapture(ReadingMode):
         """The end of a load that was begun and is not committed."""
         self._moment: MysqlSession | None = None
         """The session that sees what this load is of."""
-        self._server: str | None = None
         self._wanted: LogPosition | None = None
         """The position that somebody waits for."""
         self._passed: tuple[Offset, LogPosition] | None = None
@@ -90,9 +89,11 @@ class MysqlCapture(ReadingMode):
                 return _after(start, self._wanted)
             self._piece = piece
             return piece.end
-        if max_rows is not None and end > at and self._should_move(at, end):
-            return _after(start, end)
-        return start
+        if max_rows is None or end <= at or not self._should_move(at, end):
+            return start
+        moved = _after(start, end)
+        self._piece = _Piece(start, moved, LogPiece([], end))
+        return moved
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
         if start is None or start["load"] != end["load"]:
@@ -174,11 +175,9 @@ class MysqlCapture(ReadingMode):
 
     def _present_end(self, start: Offset, at: LogPosition) -> LogPosition:
         """The end of the log that `at` is a place of. Raises `UntoldError` when it is that of another."""
-        if self._server is None:
-            self._server = self._log.server()
-        if self._server != start["server"]:
-            raise UntoldError(f"this is server {self._server}, and the position is one of server {start['server']}")
-        end = self._log.end()
+        end, server = self._log.end(), self._log.server()
+        if server != start["server"]:
+            raise UntoldError(f"this is server {server}, and the position is one of server {start['server']}")
         if end < at:
             raise UntoldError(f"the log ends at {end}, before {at}: it was begun anew")
         return end
@@ -192,7 +191,7 @@ class MysqlCapture(ReadingMode):
     def _after_a_gap(self, start: Offset, reason: str, *, error: BaseException | None) -> Offset:
         """The log doesn't tell what comes after the position."""
         if self._source.settings.text("cdc.on.gap") == "snapshot":
-            self._server, self._passed = None, None
+            self._passed = None
             return self._begin(start)
         raise SourceError.log_lost("mysql", self._source.selection.shown, reason=reason) from error
 

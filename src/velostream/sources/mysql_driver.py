@@ -173,7 +173,7 @@ class MysqlSession(DatabaseSession):
         times = TimeRules(self._driver.timezone)
         cursor = self._connection.cursor(pymysql().cursors.SSCursor)
         try:
-            with self._driver.failures(name="query"):
+            with self._driver.failures():
                 _execute(cursor, statement)
                 fields = fields_of(cursor)
             read = 0

@@ -25,6 +25,7 @@ _FIRST_PLACE = 4
 _CANT_BE_READ = 1236
 """The server's number for a place in the log that it doesn't have, or can't read."""
 _SYNTAX = 1064
+_LONGEST_LOCK_SECONDS = 10
 _QUERY, _ROTATE, _XID, _XA_PREPARE, _MARIADB_GTID, _PARTIAL_UPDATE = 2, 4, 16, 38, 162, 39
 _WRITE_ROWS, _UPDATE_ROWS, _DELETE_ROWS = frozenset({23, 30}), frozenset({24, 31}), frozenset({25, 32})
 _STANDALONE = 1
@@ -83,6 +84,8 @@ class MysqlLog:
     def __init__(self, driver: MysqlDriver) -> None:
         self._driver = driver
         self._connection: Any = None
+        self._server: str | None = None
+        """Which one the connection goes to."""
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -111,15 +114,21 @@ class MysqlLog:
 
     def server(self) -> str:
         """Which server it is; another one has another log, though its files may have the same names."""
-        found = self.ask("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')")
-        known = {row["Variable_name"]: row["Value"] for row in found}
-        return str(known.get("server_uuid") or known["server_id"])
+        if self._server is None or not self._is_connected:
+            found = self.ask("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')")
+            known = {row["Variable_name"]: row["Value"] for row in found}
+            self._server = str(known.get("server_uuid") or known["server_id"])
+        return self._server
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._connection is not None and bool(self._connection.open)
 
     def ask(self, sql: str, values: Sequence[Any] = ()) -> list[dict[str, str | None]]:
         """A small result, as texts by column."""
         with self._driver.failures():
-            if self._connection is None or not self._connection.open:
-                self._connection = self._driver.connect()
+            if not self._is_connected:
+                self._connection, self._server = self._driver.connect(), None
             return ask(self._connection, sql, values)
 
     def refusal(self, reason: str) -> SourceError:
@@ -149,6 +158,8 @@ class MysqlLog:
         with self._driver.failures():
             lock = self._driver.connect()
             try:
+                # Whoever waits for a lock holds up all that come later.
+                ask(lock, f"SET SESSION lock_wait_timeout = {_LONGEST_LOCK_SECONDS}")
                 ask(lock, f"LOCK TABLES {relation} READ")
                 session = self._driver.open()
                 try:
@@ -176,31 +187,38 @@ class MysqlLog:
         """
         decoder = _Decoder(table, key=key, columns=columns)
         end = start
-        with self._events(start, table) as events:
-            for event, file in events:
-                if not decoder.take(event):
-                    continue
-                reached = LogPosition.of(*_boundary(event, file))
-                if until is not None and reached > until:
-                    decoder.drop()
-                    break
-                end = max(end, reached)
-                decoder.commit()
-                if changes is not None and decoder.count >= changes:
-                    break
+        try:
+            with self._events(start, table) as events:
+                for event, file in events:
+                    if not decoder.take(event):
+                        continue
+                    reached = LogPosition.of(*_boundary(event, file))
+                    if until is not None and reached > until:
+                        break
+                    end = max(end, reached)
+                    decoder.commit()
+                    if changes is not None and decoder.count >= changes:
+                        break
+        except UntoldError:
+            if until is not None or not decoder.count:
+                raise
+            # What was told before is taken first; whoever goes on from there meets the gap.
+        decoder.drop()
         return LogPiece(decoder.pieces, end if until is None else max(end, until))
 
     @contextmanager
     def _events(self, start: LogPosition, table: LoggedTable) -> Iterator[Iterator[tuple[Any, str]]]:
         """Events up to the present end, each with the file that it stands in."""
         library, events = _library()
-        connections = iter((False, True))
+        connections: list[Any] = []
 
         def connect(**given: Any) -> Any:
             # Two are made, for the events and for questions about them; a third would go on after a loss.
-            if next(connections, None) is None:
+            if len(connections) == 2:
                 raise pymysql().err.OperationalError(2013, "the connection was lost")
-            return self._driver.connect(texts=False, **{name: given[name] for name in given if name == "cursorclass"})
+            asked = {name: value for name, value in given.items() if name == "cursorclass"}
+            connections.append(self._driver.connect(texts=False, **asked))
+            return connections[-1]
 
         reader = library.BinLogStreamReader(
             connection_settings={},
@@ -242,11 +260,11 @@ class _Decoder:
         self._table = table
         self._key = key
         self._columns = columns
-        self._rows: list[tuple[dict[str, Any], int] | None] = []
-        """Of the transaction at hand; None is a truncation."""
         self._in_transaction = False
         self._readers: tuple[Any, list[LoggedColumn]] = (None, [])
         self._pieces = [ChangedRows(truncated=False)]
+        self._committed = (1, 0)
+        """How many pieces there were at the end of the last transaction, and how many changes in the last of them."""
         self.count = 0
 
     @property
@@ -268,7 +286,7 @@ class _Decoder:
             if code in _UNREADABLE_EVENTS:
                 raise UntoldError(_UNREADABLE_EVENTS[code])
             return False
-        if code == _XA_PREPARE and self._rows and not event.one_phase:
+        if code == _XA_PREPARE and self._has_changes and not event.one_phase:
             raise UntoldError("a transaction of several servers (XA) is prepared; whether it commits isn't known")
         if code == _ROTATE:
             # What was begun in a file that ended belongs to a server that died.
@@ -278,16 +296,23 @@ class _Decoder:
 
     def commit(self) -> None:
         """What the last transaction did is taken over."""
-        for row in self._rows:
-            if row is None:
-                self._pieces.append(ChangedRows(truncated=True))
-            else:
-                self._pieces[-1].add(*row)
-        self.count += len(self._rows)
-        self._rows = []
+        self._committed = self._taken
+        self.count = sum(len(piece.signs) + piece.truncated for piece in self._pieces)
 
     def drop(self) -> None:
-        self._rows = []
+        """What was taken in since the last transaction is taken back."""
+        pieces, rows = self._committed
+        del self._pieces[pieces:]
+        self._pieces[-1].cut(rows)
+
+    @property
+    def _taken(self) -> tuple[int, int]:
+        return len(self._pieces), len(self._pieces[-1].signs)
+
+    @property
+    def _has_changes(self) -> bool:
+        """Whether the transaction at hand is about the table."""
+        return self._taken != self._committed
 
     def _take_statement(self, event: Any) -> bool:
         statement = event.query.strip()
@@ -300,11 +325,11 @@ class _Decoder:
                 self.drop()
             self._in_transaction = False
             return True
-        if first == "ROLLBACK" and self._rows:
+        if first == "ROLLBACK" and self._has_changes:
             raise UntoldError("a part of a transaction was taken back, and which one isn't told")
         match self._table.effect_of(statement, schema=event.schema.decode()):
             case Effect.EMPTIED:
-                self._rows.append(None)
+                self._pieces.append(ChangedRows(truncated=True))
             case Effect.UNTOLD:
                 raise UntoldError(f"what this did to its rows isn't told: {statement[:200]}")
         return not self._in_transaction
@@ -318,16 +343,18 @@ class _Decoder:
             readers = [reader for column in described.columns if (reader := LoggedColumn.of(column)) is not None]
             self._readers = (described, readers)
         readers = self._readers[1]
+        piece, code = self._pieces[-1], event.event_type
         for row in event.rows:
-            if "values" in row:
-                values = _read(row["values"], row["none_sources"], readers)
-                self._rows.append((values, 1) if event.event_type in _WRITE_ROWS else (self._old(values), -1))
-                continue
-            before = _read(row["before_values"], row["before_none_sources"], readers)
-            after = _read(row["after_values"], row["after_none_sources"], readers)
-            if not self._key or any(before[name] != after[name] for name in self._key):
-                self._rows.append((self._old(before), -1))
-            self._rows.append((after, 1))
+            if code in _WRITE_ROWS:
+                piece.add(_read(row["values"], row["none_sources"], readers), 1)
+            elif code in _DELETE_ROWS:
+                piece.add(self._old(_read(row["values"], row["none_sources"], readers)), -1)
+            else:
+                before = _read(row["before_values"], row["before_none_sources"], readers)
+                after = _read(row["after_values"], row["after_none_sources"], readers)
+                if not self._key or any(before[name] != after[name] for name in self._key):
+                    piece.add(self._old(before), -1)
+                piece.add(after, 1)
 
     def _old(self, values: dict[str, Any]) -> dict[str, Any]:
         """What says which row is gone."""

@@ -379,6 +379,8 @@ def test_what_the_log_does_not_tell_is_said_so_or_the_table_is_read_again(databa
     database.run(*statements)
     database.run("SET binlog_format = ROW", "SET binlog_row_image = FULL")
     failing, lasting = readers
+    for reader in readers:
+        assert changes(reader.read()) == [(1, 9, "before")]
     with pytest.raises(SourceError) as untold:
         failing.read()
     assert (untold.value.code, "cdc.on.gap" in untold.value.hint) == ("log-lost", True)
