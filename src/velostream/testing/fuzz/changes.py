@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import Any
@@ -192,12 +192,3 @@ class Writer:
     def _done(self, change: Change) -> Change:
         self._rows[change.table.name] = change.apply(self.rows_of(change.table))
         return change
-
-
-def without_column(change: Change, table: TableSpec, column: str) -> Change | None:
-    """The change of a table that has lost a column; None: it was about that column alone."""
-    rows = tuple({name: value for name, value in row.items() if name != column} for row in change.rows)
-    assigned = tuple(item for item in change.assigned if item[0] != column)
-    if change.column == column or (change.assigned and not assigned):
-        return None
-    return replace(change, table=table, rows=rows, assigned=assigned)

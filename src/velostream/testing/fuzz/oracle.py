@@ -15,6 +15,7 @@ class Oracle:
     """A session of its own, with the settings that ours have, in which nothing is known but what is put there."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         # Rows are few: compiling code for them takes longer than anything else.
         self._runtime = SparkRuntime(folder, config={"spark.sql.codegen.wholeStage": "false"})
         self._session = self._runtime.session()

@@ -13,7 +13,6 @@ from velostream.testing.fuzz.values import ORDERED, Family, quoted
 
 _JOINS = ("JOIN", "JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
 _SET_OPERATIONS = ("UNION ALL", "UNION ALL", "UNION", "INTERSECT", "INTERSECT ALL", "EXCEPT", "EXCEPT ALL")
-_EXACT = tuple(family for family in Family if family is not Family.APPROXIMATE)
 _GROUPED = tuple(family for family in ORDERED if family is not Family.FLOAT)
 
 
@@ -79,7 +78,7 @@ class Queries:
         columns, listed = self._named([*groups.values(), *aggregates])
         text = sql("SELECT {} FROM {}{}", listed, origin, self._where(scope))
         if groups:
-            form = " GROUP BY {}" if self._random.random() < 0.9 else " GROUP BY ROLLUP ({})"
+            form = self._random.choices((" GROUP BY {}", " GROUP BY ROLLUP ({})", " GROUP BY CUBE ({})"), (18, 1, 1))[0]
             text = sql("{}" + form, text, joined(", ", (one.text for one in groups.values())))
         if self._random.random() < 0.35:
             text = sql("{} HAVING {}", text, self._having(scope, list(groups.values())))
@@ -206,7 +205,16 @@ class Queries:
 
     def _one(self) -> tuple[list[Expression], Text]:
         relation = self._random.choice(self._relations)
-        return scope_of("a", relation.columns), Text.of(f"{relation.name} AS a")
+        scope, origin = scope_of("a", relation.columns), Text.of(f"{relation.name} AS a")
+        lists = [one for one in scope if one.family is Family.LIST]
+        if lists and self._random.random() < 0.25:
+            form = self._random.choice(
+                ("{} LATERAL VIEW explode({}) e AS item", "{} LATERAL VIEW OUTER explode({}) e AS item")
+            )
+            return [*scope, Expression(Text.of("e.item"), Family.WHOLE)], sql(
+                form, origin, self._random.choice(lists).text
+            )
+        return scope, origin
 
     def _several(self) -> tuple[list[Expression], Text]:
         """Two or three relations joined, the same one twice now and then."""
