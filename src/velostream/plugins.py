@@ -51,6 +51,7 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "mysql": "velostream.tables.mysql:MysqlTable",
     },
     Group.SINKS: {
+        "clickhouse": "velostream.sinks.clickhouse:ClickhouseSink",
         "file": "velostream.sinks.files:FileSink",
         "http": "velostream.sinks.http:HttpSink",
         "console": "velostream.sinks.console:ConsoleSink",

@@ -9,6 +9,7 @@ from velostream.plugins import Group, load, names
 from velostream.sinks.base import SinkSpec
 from velostream.sources.base import SourceSpec
 from velostream.testing.kafka_feed import settled_end
+from velostream.testing.services.clickhouse import ClickhouseService
 from velostream.testing.services.http import HttpServer, Reply
 from velostream.testing.services.kafka import KafkaService
 from velostream.testing.services.s3 import S3Service
@@ -121,7 +122,22 @@ class HttpTarget(SinkTarget):
         self.server.stop()
 
 
+class ClickhouseTarget(SinkTarget):
+    def __init__(self):
+        self.service = ClickhouseService(url=ClickhouseService.shared().new_database())
+
+    def sink(self):
+        return load(Group.SINKS, "clickhouse")(SinkSpec("clickhouse", f"{self.service.url}?table=out"))
+
+    def numbers(self):
+        if self.service.execute("EXISTS TABLE out") == b"0\n":
+            return []
+        # ClickHouse has no order of its own.
+        return [int(line) for line in self.service.execute("SELECT id FROM out ORDER BY id").split()]
+
+
 TARGETS = {
+    "clickhouse": {"made": lambda _, __: ClickhouseTarget()},
     "s3": {
         "parquet": lambda _, __: S3Target(),
         "csv gzip": lambda _, __: S3Target(format="csv", compression="gzip"),

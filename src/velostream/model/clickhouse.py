@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from velostream.errors import Category
-from velostream.model.options import Option, OptionType
-from velostream.model.server import ServerAddress
+from velostream.model.options import Option, Options, OptionType
+from velostream.model.server import SERVER_OPTIONS, ServerAddress, connect_seconds
 
 SCHEMES = ("clickhouse",)
 PORT = 8123
 SSL_MODE = Option("ssl.mode", "disable, require or verify", OptionType.CHOICE, choices=("disable", "require", "verify"))
+
+_SERVER = tuple(option for option in SERVER_OPTIONS if option.name != "read.replica.url")
+CONNECTION_OPTIONS: tuple[Option, ...] = (
+    *_SERVER,
+    SSL_MODE,
+    Option("socket.timeout", "how long the server may stay silent", OptionType.DURATION, "5m"),
+)
+"""Options of sources and sinks; each wins over its part of the address."""
 
 _MARKER = re.compile(r"\{p(\d+)\}")
 _CLIENT = "velostream"
@@ -41,6 +49,19 @@ class ClickhouseServer:
     connect_seconds: float = 10.0
     wait_seconds: float = 30.0
     """How long the server may stay silent."""
+
+    @classmethod
+    def of(cls, uri: str, settings: Options) -> ClickhouseServer:
+        """The server of a source or sink, whose options are `CONNECTION_OPTIONS` among others."""
+        given = {option.name: settings[option.name] for option in _SERVER if option.name in settings}
+        options = Options({"url": uri, **given}, (*_SERVER, Option("url", "the address")))
+        silence = settings.duration("socket.timeout")
+        return cls.at(
+            ServerAddress.of(options, schemes=SCHEMES, port=PORT),
+            ssl_mode=settings.text("ssl.mode"),
+            connect_seconds=connect_seconds(settings),
+            wait_seconds=300.0 if silence is None else silence.total_seconds(),
+        )
 
     @classmethod
     def at(
