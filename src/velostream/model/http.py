@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, unquote_plus, urljoin, urlsplit
+from urllib.parse import quote, unquote, unquote_plus, urljoin, urlsplit
 
 from velostream.errors import Category, OptionError, SourceError, StoreError
+from velostream.model.confidential import is_confidential
 from velostream.model.options import Option, Options, OptionType, expand_environment
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ class Credentials:
         token = settings.text("http.token")
         username = settings.text("http.username") or address.username
         password = settings.text("http.password") or address.password or ""
-        method = settings.text("http.auth") or ("basic" if username else "bearer" if token else None)
-        if method is None:
+        method = (settings.text("http.auth") or ("basic" if username else "bearer" if token else "")).lower()
+        if not method:
             return cls()
         missing = "http.token" if method == "bearer" and not token else None
         missing = "http.username" if method == "basic" and not username else missing
@@ -150,6 +151,9 @@ class HttpClient:
             *address.parameters,
             *((name.removeprefix(prefix), settings.text(name) or "") for name in settings if name.startswith(prefix)),
         ]
+        named = [*self._headers.items(), *self._parameters]
+        told = [settings.text("http.token"), settings.text("http.password"), address.password]
+        self._secrets = [value for value in (*told, *(v for n, v in named if is_confidential(n))) if value]
         self._connect_seconds = _seconds(settings, "connect.timeout")
         self._answer_seconds = _seconds(settings, "socket.timeout")
         self._authorities = settings.text("ssl.rootcert")
@@ -268,6 +272,9 @@ class HttpClient:
 
     def _refused(self, answer: Answer) -> SourceError:
         text = answer.body[:_SHOWN_BYTES].decode("utf-8", "replace").strip()
+        for secret in self._secrets:
+            # A server may repeat what it was asked.
+            text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
         reason = f"the server answers {answer.status}" + (f": {text}" if text else "")
         where = self.address.url
         match answer.status:

@@ -128,15 +128,19 @@ class HttpSource(Source):
     @property
     def poll_interval(self) -> timedelta:
         """What arrives by itself is close by, and looked for more often than a server should be asked."""
-        if self.settings.text("http.mode") != "poll" and "poll.interval" not in self.settings:
+        if self.mode != "poll" and "poll.interval" not in self.settings:
             return _LOOK_INTERVAL
         return super().poll_interval
+
+    @property
+    def mode(self) -> str:
+        return (self.settings.text("http.mode") or "poll").lower()
 
     @property
     def is_polled(self) -> bool:
         return self.settings.boolean("watch") if "watch" in self.settings else "poll.interval" in self.settings
 
     def _made(self) -> HttpReading:
-        if self.settings.text("http.mode") != "poll":
+        if self.mode != "poll":
             return ReceivedRecords(self)
         return RepeatedFetch(self) if self.is_polled else OneFetch(self)

@@ -41,7 +41,7 @@ class Pages:
         self._method = (settings.text("http.method") or "get").upper()
         body = settings.text("http.body")
         self._body = None if body is None else body.encode()
-        self.paging = settings.text("http.paging")
+        self.paging = (settings.text("http.paging") or "").lower() or None
         self._size = settings.integer("http.page.size")
         self._size_parameter = settings.text("http.page.size.param") or "per_page"
         self._page_parameter = settings.text("http.page.param") or "page"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from velostream.errors import Category, SourceError
+from velostream.errors import Category, OptionError, SourceError, present
 from velostream.formats.base import Rejected
 from velostream.formats.registry import record_format
 from velostream.model.change import signed
@@ -38,7 +38,7 @@ class ReceivedRecords(HttpReading):
     def __init__(self, source: HttpSource) -> None:
         self._source = source
         settings = source.settings
-        self._spool = Spool(Path(settings.text(SPOOL_OPTION) or ""))
+        self._spool = Spool(Path(present(settings.text(SPOOL_OPTION))))
         self._stored = MemorySource(
             SourceSpec("memory", source.spec.shown, {SPOOL_OPTION: str(self._spool.directory)}, RECEIVED)
         )
@@ -49,8 +49,15 @@ class ReceivedRecords(HttpReading):
         self.capabilities = SourceCapabilities(
             emits=emits_of(settings.text("changelog")), replay=Replay.UNTIL_COMMIT, incremental=True, follows=True
         )
+        if self.capabilities.emits is Emits.UPSERTS and not settings.text("key"):
+            raise OptionError(
+                'option "key" is missing',
+                detail="changelog is upsert: a record is the new value of its key",
+                hint="WITH ('key' = 'id')",
+                code="missing-option",
+            )
         # What can be wrong with the options is found before anything is opened.
-        self._endpoint = Endpoint.of(source.address, settings) if settings.text("http.mode") == "webhook" else None
+        self._endpoint = Endpoint.of(source.address, settings) if source.mode == "webhook" else None
         HttpClient(source.address, settings)
 
     def discover(self) -> Schema | None:

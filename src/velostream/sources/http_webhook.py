@@ -8,6 +8,8 @@ from __future__ import annotations
 import hmac
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -65,6 +67,10 @@ class WebhookReceiver(Receiver):
         self.endpoint = endpoint
         self._inbox = inbox
         self._format = format_name
+        self._changed = threading.Condition()
+        self._busy = 0
+        """How many requests are being taken in."""
+        self._stopping = False
 
     def start(self) -> None:
         with _lock:
@@ -81,13 +87,32 @@ class WebhookReceiver(Receiver):
             server.receivers.remove(self)
             if not server.receivers:
                 _servers.pop(place).end()
+        with self._changed:
+            self._stopping = True
+            self._changed.wait_for(lambda: not self._busy, timeout=_SILENT_SECONDS)
 
     def take(self, body: bytes, content_type: str) -> None:
-        """Returns when what was sent is durable."""
+        """Returns when what was sent is durable. `OSError` when it can't be kept."""
         records = records_of(body, self._format, of_lines="ndjson" in content_type or "jsonl" in content_type)
-        if records:
+        if not records:
+            return
+        with self._taking():
             place = f"{self.endpoint.path} at {datetime.now(UTC).isoformat(timespec='milliseconds')}"
             self._inbox.put(Arrival(records, place))
+
+    @contextmanager
+    def _taking(self) -> Iterator[None]:
+        """Nothing is written once `stop` has returned: the folder may be gone by then."""
+        with self._changed:
+            if self._stopping:
+                raise ConnectionAbortedError("the endpoint is closing")
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
 
 
 class _Server(ThreadingHTTPServer):

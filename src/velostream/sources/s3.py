@@ -107,6 +107,7 @@ class S3Source(Source):
         *S3_OPTIONS,
         Option("watch", "whether to keep following", OptionType.BOOLEAN, "false"),
         Option("watch.mode", "what a change means", OptionType.CHOICE, "auto", tuple(WatchMode)),
+        Option("watch.debounce", "of no effect: an object appears whole", OptionType.DURATION, "0s"),
         Option("poll.interval", "how often to list; implies watch", OptionType.DURATION, "30s"),
         Option("file.wait.timeout", "how long to wait for objects that aren't there yet", OptionType.DURATION, "0s"),
         Option("file.retry.interval", "how often to look for them", OptionType.DURATION, "2s"),

@@ -97,7 +97,7 @@ def test_a_server_that_wants_to_be_left_alone_is(server):
     ],
 )
 def test_what_an_answer_means(server, status, category):  # B4
-    url = server.answer("/rows", lambda _: Reply(b"the reason", status))
+    url = server.answer("/rows", lambda asked: Reply(f"the reason: {asked.parameters}".encode(), status))
     source = http(f"{url}?api_key=s3cret", http_token="t0ken")
     with pytest.raises(VelostreamError) as refused:
         source.schema()

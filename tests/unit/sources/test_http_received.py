@@ -128,6 +128,15 @@ def test_an_endpoint_needs_a_port_and_no_encryption(followed, url):
         webhook(followed, url)
 
 
+def test_a_record_can_be_the_new_value_of_its_key(followed, address, client):
+    with pytest.raises(OptionError):
+        webhook(followed, f"{address}/in", changelog="upsert")
+    source = webhook(followed, f"{address}/in", changelog="upsert", key="id")
+    client.post(f"{address}/in", json={"id": 1, "n": 2}).raise_for_status()
+    assert source.schema().key == ("id",)
+    assert rows_of(source) == [{"id": 1, "n": 2, "_change": 1}]
+
+
 def test_what_is_no_longer_kept_is_an_error(followed, address, client, tmp_path):
     source = webhook(followed, f"{address}/in", http_retention="0s")
     start = source.initial_offset()
