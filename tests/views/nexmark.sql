@@ -65,7 +65,7 @@ ON AuctionBids.starttime = MaxBids.starttime AND AuctionBids.endtime = MaxBids.e
 SELECT Q.seller, Q.dateTime,
   AVG(Q.final) OVER (PARTITION BY Q.seller ORDER BY Q.dateTime ROWS BETWEEN 10 PRECEDING AND CURRENT ROW) AS average
 FROM (
-  SELECT A.seller, B.price AS final, B.dateTime,
+  SELECT A.id, A.seller, B.price AS final, B.dateTime,
     ROW_NUMBER() OVER (PARTITION BY A.id, A.seller ORDER BY B.price DESC, B.dateTime) AS place
   FROM auction AS A, bid AS B
   WHERE A.id = B.auction AND B.dateTime BETWEEN A.dateTime AND A.expires

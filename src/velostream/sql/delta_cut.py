@@ -71,8 +71,9 @@ def _relations(tree: exp.Expr, _: Resolution) -> Cut | None:
         written = item.args.get("alias")
         if not isinstance(item, exp.Subquery) or any(map(item.args.get, _ITEM_EXTRAS)):
             continue
-        if written is not None and not written.args.get("columns") and isinstance(item.this, exp.Query):
-            item.replace(piece_table(pieces.add(item.this), str(written.name)))
+        if isinstance(item.this, exp.Query) and (written is None or not written.args.get("columns")):
+            name = pieces.add(item.this)
+            item.replace(piece_table(name, name if written is None else str(written.name)))
     return pieces.cut(tree)
 
 

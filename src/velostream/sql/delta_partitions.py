@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from velostream.sql.delta_places import Place, Places, comparable
-from velostream.sql.delta_steps import NotDelta
+from velostream.sql.delta_steps import NotDelta, is_row_by_row
 from velostream.sql.functions import is_generator
-from velostream.sql.grouping import group_expressions, grouping_construct
+from velostream.sql.grouping import bare_item, group_expressions, grouping_construct
 from velostream.sql.keys import key_of_result
 from velostream.sql.maps import name_items
 from velostream.sql.naming import output_name
@@ -22,9 +22,11 @@ from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import conjuncts
 from velostream.sql.plan import PartitionedPlan
 from velostream.sql.resolve import Resolution
+from velostream.sql.scope import origin_of
 from velostream.sql.shape import from_items, is_aggregated, nested_queries, outermost_select, window_functions
 
 _KNOWN = ("kind", "expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "hint", "qualify")
+_ITEM_EXTRAS = ("pivots", "sample", "joins", "laterals", "limit", "offset", "order", "with_")
 
 Column = tuple[Place, str]
 Value = dict[int, str]
@@ -42,9 +44,10 @@ class Partitioned:
 def plan_partitioned(tree: exp.Expr, resolution: Resolution) -> Partitioned:
     """The plan of a SELECT that falls apart; `NotDelta` when rows of it can't be kept apart by any value."""
     named = name_items(tree)
-    select = outermost_select(named)
-    if select is None:
+    outermost = outermost_select(named)
+    if outermost is None:
         raise NotDelta("it is a set operation")
+    select = _read_row_by_row(outermost) or outermost
     for clause, value in select.args.items():
         if value and clause not in _KNOWN:
             raise NotDelta(f"{clause.rstrip('_').upper()} sees all rows at once")
@@ -52,12 +55,30 @@ def plan_partitioned(tree: exp.Expr, resolution: Resolution) -> Partitioned:
         raise NotDelta("a subquery reads rows that no equality leads to")
     if grouping_construct(select) is not None:
         raise NotDelta(f"GROUP BY {grouping_construct(select)}")
-    return _Divider(select, Places(resolution)).plan(named)
+    return _Divider(select, Places(resolution), outermost=outermost).plan(named)
+
+
+def _read_row_by_row(select: exp.Select) -> exp.Select | None:
+    """The subquery whose rows a SELECT only filters and projects, such as those that are first; None: it does more."""
+    from_ = select.args.get("from_")
+    item = from_.this if from_ is not None else None
+    if not isinstance(item, exp.Subquery) or any(map(item.args.get, _ITEM_EXTRAS)):
+        return None
+    written = item.args.get("alias")
+    if written is not None and written.args.get("columns"):
+        return None
+    if select.args.get("laterals") or select.args.get("with_") or not is_row_by_row(select):
+        return None
+    if any(is_generator(bare_item(part)) for part in select.expressions):
+        return None
+    return item.this if isinstance(item.this, exp.Select) else None
 
 
 class _Divider:
-    def __init__(self, select: exp.Select, places: Places) -> None:
+    def __init__(self, select: exp.Select, places: Places, *, outermost: exp.Select) -> None:
+        """`outermost` is the SELECT itself, or the one that reads its rows one by one."""
         self.select = select
+        self.outermost = outermost
         self.places = places
         self.here = [places.admit(item, places.frame(select)) for item in from_items(select)]
         if not self.here:
@@ -70,7 +91,7 @@ class _Divider:
         values = [value for value in self._values() if self._kept_apart(value)]
         if not values:
             raise NotDelta("no value that all its rows hold keeps them apart")
-        names = self._outputs()
+        names = self._shown()
         outputs = tuple(name for value in values if (name := self._output(value, names)) is not None)
         whole = len(outputs) == len(values)
         if not whole and self._compares_rows:
@@ -179,6 +200,22 @@ class _Divider:
             if column is not None:
                 found.append((column, output_name(item)))
         return found
+
+    def _shown(self) -> Sequence[tuple[Column, str]]:
+        """Columns that come out as they are, with the names they then have."""
+        inner = self._outputs()
+        if self.outermost is self.select:
+            return inner
+        frame = self.places.frame(self.outermost)
+        read: list[tuple[str, str]] = []
+        for item in self.outermost.expressions:
+            if item.is_star:
+                read += [(star.name, star.name) for star in expand_star(item, frame) or ()]
+                continue
+            origin = origin_of(bare_item(item))
+            if origin is not None and origin.scope == frame.scope and not origin.fields:
+                read.append((origin.column, output_name(item)))
+        return [(column, shown) for below, shown in read for column, name in inner if name.lower() == below.lower()]
 
     def _output(self, value: Value, names: Sequence[tuple[Column, str]]) -> str | None:
         return next((name for column, name in names if self._holds(column, value)), None)

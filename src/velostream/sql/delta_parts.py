@@ -13,13 +13,15 @@ from velostream.model.schema import Column, Schema
 from velostream.sql.coercion import is_float
 from velostream.sql.delta_groups import Typing, result_type
 from velostream.sql.delta_steps import NotDelta
-from velostream.sql.functions import is_aggregate_call, unwrapped
+from velostream.sql.functions import function_name, is_aggregate_call, unwrapped
 from velostream.sql.naming import plain_column
+from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import AggregateFunction, Catalog, Input, Relation
 from velostream.sql.resolve import Resolution, resolve_query
 from velostream.sql.scope import Origin, scope_of, set_origin, without_meaning
 from velostream.sql.shape import outermost_select
 from velostream.sql.statements import Query
+from velostream.sql.window_calls import window_field
 
 if TYPE_CHECKING:
     from velostream.sql.statements import OptionValue, SourceRef
@@ -31,6 +33,7 @@ _FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
     exp.Min: AggregateFunction.MIN,
     exp.Max: AggregateFunction.MAX,
 }
+_RANKS = ("row_number", "rank", "dense_rank")
 _DOUBLES = (exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop)
 
 
@@ -80,15 +83,21 @@ class _Known(Catalog):
 
 
 class _ResultTyping(Typing):
-    """Types of select items, those of aggregates among them."""
+    """Types of select items, those of aggregates, ranks and windows among them."""
 
     def result(self, expression: exp.Expr) -> pa.DataType:
         self._results: list[pa.DataType] = []
 
         def read(node: exp.Expr) -> exp.Expr:
-            if not is_aggregate_call(node):
+            call = node.this if isinstance(node, exp.Window) else node
+            if isinstance(node, exp.Window) and function_name(call) in _RANKS:
+                self._results.append(pa.int32())
+            elif window_field(node) is not None:
+                self._results.append(self._time_of(without_parentheses(node.this)))
+            elif is_aggregate_call(call):
+                self._results.append(self._aggregate(call))
+            else:
                 return node
-            self._results.append(self._aggregate(node))
             column = plain_column(_RESULT)
             set_origin(column, Origin(self.frame.scope, _RESULT, str(len(self._results) - 1)))
             return column
@@ -99,6 +108,13 @@ class _ResultTyping(Typing):
         if origin.source == _RESULT:
             return self._results[int(origin.column)]
         return super().column_type(origin)
+
+    def _time_of(self, window: exp.Expr) -> pa.DataType:
+        """The type of the start and end of a window: that of its time, where that is a timestamp already."""
+        type_ = self.type_of(window.expressions[0])
+        if not pa.types.is_timestamp(type_):
+            raise NotDelta("only Spark can tell the type of its windows")
+        return type_
 
     def _aggregate(self, call: exp.Expr) -> pa.DataType:
         core = unwrapped(call)

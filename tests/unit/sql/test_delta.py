@@ -45,6 +45,11 @@ def kinds(planned):
         ),
         ("SELECT p.sku, s.n FROM prices p FULL JOIN stock s ON p.sku = s.sku", ["partitioned"]),
         ("SELECT shop, sku, rank() OVER (PARTITION BY shop ORDER BY n) AS r FROM stock", ["partitioned"]),
+        (
+            "SELECT sku AS s, n, shop FROM (SELECT *, row_number() OVER (PARTITION BY shop ORDER BY n) AS r FROM stock) "
+            "WHERE r <= 2",
+            ["partitioned"],
+        ),
         ("SELECT * FROM prices ORDER BY price DESC LIMIT 3", ["linear", "top"]),
         ("SELECT shop, SUM(n) AS n FROM stock GROUP BY shop ORDER BY n LIMIT 3", ["grouped", "top"]),
     ],
