@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote
 
 from velostream.errors import Category, OptionError
-from velostream.model.options import expand_environment
+from velostream.model.server import without_variables
 
 APPLICATION = "velostream"
 """The name that the server shows for our connections."""
@@ -21,7 +20,7 @@ _URL = re.compile(
 )
 _AUTHENTICATION = frozenset({13, 18, 8000})
 _MISSING = frozenset({26, 60})
-_CONFIGURATION = frozenset({2, 9, 14, 20, 59, 72, 73, 115, 40573})
+_CONFIGURATION = frozenset({2, 9, 14, 20, 59, 72, 73, 115, 166, 40573})
 _WRITE_CONFLICT = 112
 
 
@@ -35,22 +34,19 @@ class MongodbAddress:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of the driver: `replicaSet`, `authSource`, `tls` …, in any case."""
+    """Further settings of the driver, in lower case: `replicaset`, `authsource`, `tls` …"""
 
     @classmethod
     def of(cls, url: str, *, username: str | None, password: str | None, settings: Mapping[str, str]) -> MongodbAddress:
-        """Variables are put in after the URL was taken apart, so that any character may stand in their values."""
-        parts = _URL.fullmatch(url)
+        """The database that a URL names; a user and password given beside it win."""
+        masked, plain = without_variables(url)
+        parts = _URL.fullmatch(masked)
         if parts is None:
             # What can't be read may hold a password.
             raise OptionError.value("url", "mongodb://…", expected=_EXPECTED)
-
-        def plain(text: str | None) -> str | None:
-            return None if text is None else expand_environment(unquote(text))
-
         return cls(
             parts["scheme"],
-            expand_environment(parts["hosts"]),
+            str(plain(parts["hosts"])),
             str(plain(parts["database"])),
             username or plain(parts["user"]),
             password or plain(parts["password"]),
@@ -65,14 +61,15 @@ class MongodbAddress:
         from pymongo import MongoClient
 
         milliseconds = max(1, int(timeout.total_seconds() * 1000))
+        # In lower case, as those given are: the driver takes them in any.
         settings: dict[str, Any] = {
-            "appName": APPLICATION,
-            "connectTimeoutMS": milliseconds,
-            "serverSelectionTimeoutMS": milliseconds,
+            "appname": APPLICATION,
+            "connecttimeoutms": milliseconds,
+            "serverselectiontimeoutms": milliseconds,
             "datetime_conversion": "DATETIME_AUTO",
-            "uuidRepresentation": "standard",
+            "uuidrepresentation": "standard",
             # Clients that live for one reading have no use for connections that only watch the server.
-            "serverMonitoringMode": "poll",
+            "servermonitoringmode": "poll",
             "connect": False,
             **self.settings,
         }

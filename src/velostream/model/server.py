@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -51,15 +51,7 @@ class ServerAddress:
     def of(cls, options: Options, *, schemes: tuple[str, ...], port: int) -> ServerAddress:
         """The server that the options name. `schemes` are those a URL may have, the one to show first."""
         url = options.get("url", "")
-        # Variables are put in after the URL was taken apart, so that any character may stand in their values.
-        variables = _VARIABLE.findall(url)
-        masked = url
-        for number, variable in enumerate(variables):
-            masked = masked.replace(variable, _mask(number), 1)
-
-        def plain(text: str | None) -> str | None:
-            return None if text is None else expand_environment(_unmasked(unquote(text), variables))
-
+        masked, plain = without_variables(url)
         parts = urlsplit(masked)
         if url and parts.scheme.partition("+")[0] not in schemes:
             raise OptionError.value("url", f"{parts.scheme}:…", expected=f"{schemes[0]}://user@host:{port}/database")
@@ -80,6 +72,22 @@ class ServerAddress:
             password=options.text("password") or plain(parts.password),
             parameters={name: plain(value) or "" for name, value in parse_qsl(parts.query, keep_blank_values=True)},
         )
+
+
+def without_variables(url: str) -> tuple[str, Callable[[str | None], str | None]]:
+    """A URL that can be taken apart, and what makes of its parts the texts they stand for.
+
+    Variables are put in after that, so that any character may stand in their values.
+    """
+    variables = _VARIABLE.findall(url)
+    masked = url
+    for number, variable in enumerate(variables):
+        masked = masked.replace(variable, _mask(number), 1)
+
+    def plain(text: str | None) -> str | None:
+        return None if text is None else expand_environment(_unmasked(unquote(text), variables))
+
+    return masked, plain
 
 
 def connect_seconds(options: Options) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
+from velostream.errors import OptionError
 from velostream.model.mongodb import MongodbAddress
 from velostream.model.options import Option, OptionType
 from velostream.model.schema import Schema
@@ -17,6 +18,7 @@ from velostream.sources.mongodb_driver import MongodbDriver, filter_of, order_of
 _OF_SQL = ("schema", "query", "query.params", "poll.query", "where", "order.by")
 _OF_THE_DRIVER = (
     *("replicaset", "authsource", "authmechanism", "readpreference", "directconnection", "compressors"),
+    *("appname", "retryreads", "retrywrites", "w", "maxpoolsize", "ssl"),
     *("tls", "tlscafile", "tlscertificatekeyfile", "tlscertificatekeyfilepassword", "tlsallowinvalidcertificates"),
 )
 
@@ -77,11 +79,14 @@ class MongodbSource(DatabaseSource):
             password=settings.text("password"),
             settings=of_the_driver,
         )
+        fields = names_of(settings.text("projection"))
+        if any("." in name or name.startswith("$") for name in fields):
+            raise OptionError.value("projection", ", ".join(fields), expected="names of fields, without dots")
         driver = MongodbDriver(
             address,
             timeout=settings.duration("connect.timeout") or timedelta(seconds=5),
             of_one_moment=settings.text("transaction.isolation") == "snapshot",
-            fields=names_of(settings.text("projection")),
+            fields=fields,
         )
         return driver, settings.text("collection")
 

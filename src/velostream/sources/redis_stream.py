@@ -23,7 +23,7 @@ T = TypeVar("T")
 OF_ENTRIES = {"_id": Column("_id", pa.string()), "_timestamp": Column("_timestamp", TIMESTAMP)}
 """What every entry has: its id, and the time within it."""
 _SAMPLE = 1_000
-_ENTRIES_AT_ONCE = 20_000
+_ENTRIES_AT_ONCE = 100_000
 _FIRST = "0-0"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,7 +68,7 @@ class RedisStream(ReadingMode):
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         after, end = partition.payload["start"], partition.payload["end"]
-        size = min(self._source.settings.integer("fetch.size") or 1, _ENTRIES_AT_ONCE)
+        size = self._source.settings.integer("fetch.size") or 1
         appends = self.capabilities.emits is Emits.APPENDS
         while entries := self._entries(after, end, size):
             records = [_with_its_own(entry, schema) for entry in entries]

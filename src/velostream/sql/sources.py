@@ -31,6 +31,8 @@ _FUNCTIONS: dict[str, str] = {
     "delta": "delta",
     "console": "console",
 }
+_NAMES = ("table", "collection", "stream")
+"""Options that name what is read of a server."""
 _KIND_OF_SCHEME = {"postgresql": "postgres", "mariadb": "mysql", "https": "http", "s3a": "s3", "rediss": "redis"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.\-]*)(?:\+[A-Za-z0-9.\-]+)?://")
 _PARAMETERS = re.compile(r"\?(?=[\w.\-]+=)")
@@ -72,7 +74,7 @@ def natural_alias(source: SourceRef) -> str | None:
     `orders`; a pattern has no such name.
     """
     uri, parameters = uri_parameters(source.uri)
-    table = next((option.value for option in source.options + parameters if option.name == "table"), None)
+    table = next((option.value for option in source.options + parameters if option.name in _NAMES), None)
     last = table or uri.partition("://")[2].rstrip("/").rpartition("/")[2]
     if source.kind in ("file", "s3"):
         last = last.partition(".")[0]

@@ -154,7 +154,13 @@ def test_columns_may_be_declared(database):
 
 @pytest.mark.parametrize(
     "options",
-    [{"where": "[1]"}, {"where": "status = 'open'"}, {"order__by": "n SIDEWAYS"}, {"cdc": "true", "where": "{}"}],
+    [
+        {"where": "[1]"},
+        {"where": "status = 'open'"},
+        {"order__by": "n SIDEWAYS"},
+        {"projection": "address.city"},
+        {"cdc": "true", "where": "{}"},
+    ],
 )
 def test_options_that_say_nothing_are_refused_at_once(database, options):
     with pytest.raises(OptionError):
@@ -326,6 +332,19 @@ def test_changes_that_the_server_has_forgotten_are_lost(database):
     assert again.latest_offset(forgotten, max_rows=10)["load"] == 2
 
 
+def test_a_view_has_rows_and_no_changes(database):
+    database.orders.insert_many([{"_id": n, "n": n} for n in range(4)])
+    database.client.get_default_database().create_collection(
+        "few", viewOn="orders", pipeline=[{"$match": {"n": {"$gt": 1}}}]
+    )
+    assert [row["n"] for row in Reader(database.source(collection="few", order__by="_id")).read()] == [2, 3]
+    followed = Reader(database.source(collection="few", cdc="true"))
+    followed.read()
+    with pytest.raises(SourceError) as refused:
+        followed.read()
+    assert refused.value.category is Category.CONFIGURATION
+
+
 def test_changes_need_the_key_of_the_collection(database):
     database.orders.insert_one({"_id": 1, "n": 1})
     with pytest.raises(SourceError) as refused:
@@ -356,7 +375,7 @@ def test_a_server_that_went_away_is_followed_when_it_is_back():
 def test_a_password_shows_nowhere(database, monkeypatch):
     monkeypatch.setenv("MONGO_PASSWORD", "p@ss:w/rd")
     host = database.url.partition("://")[2]
-    source = database.source(f"mongodb://stranger:${{MONGO_PASSWORD}}@{host}")
+    source = database.source(f"mongodb://${{MONGO_USER:-stranger}}:${{MONGO_PASSWORD}}@{host}")
     with pytest.raises(SourceError) as refused:
         source.schema()
     assert refused.value.category is Category.AUTHENTICATION
