@@ -41,16 +41,14 @@ def is_bounded(join: exp.Join, select: exp.Select, left: set[str]) -> bool:
     """Whether a join's conditions keep event times of both sides within a range: at least this, at most that.
 
     `left` are the aliases, in lower case, of all that stand before the join. Unless the join is an outer one, WHERE
-    bounds it as ON does. The same window on both sides is a bound. A column in ON of which nobody can tell yet whose it
-    is may be what bounds it.
+    bounds it as ON does. The same window on both sides is a bound. A column of which nobody can tell yet whose it is
+    may be what bounds it.
     """
     right = str(join.this.alias_or_name).lower()
-    parts = conjuncts(join.args.get("on"))
+    where = None if join.args.get("side") else select.args.get("where")
+    parts = conjuncts(join.args.get("on")) + conjuncts(None if where is None else where.this)
     if any(not _source_of(column) for part in parts for column in part.find_all(exp.Column)):
         return True
-    where = select.args.get("where")
-    if where is not None and not join.args.get("side"):
-        parts += conjuncts(where.this)
     bounds = {bound for part in parts for bound in _bounds(part, select, left, right)}
     return len(bounds) == 2
 

@@ -283,6 +283,7 @@ _HOURS = "SELECT id, window(ts, '1 hour').start AS begins FROM orders GROUP BY i
         (f"WITH h AS ({_HOURS}) SELECT a.id FROM h a JOIN (SELECT begins AS s FROM h) b ON a.begins = b.s", True),
         (f"SELECT a.id FROM ({_HOURS}) a JOIN ({_HOURS}) b ON a.id = b.id", False),
         (f"SELECT a.id FROM ({_HOURS}) a JOIN orders b ON a.begins = b.ts", False),
+        ("SELECT a.id FROM orders a, waiting b WHERE a.id = b.id AND happened_at BETWEEN ts AND ts", True),
     ],
 )
 def test_where_bounds_inner_joins_and_windows_bound_by_being_the_same(view, text, bounded):
