@@ -8,6 +8,8 @@ events, and nothing is ever taken back.
 A change shows in size and modification time, which stores tell in whole seconds; of an object that was written less
 than a minute ago the ETag is compared, too. Whoever reads an object copies it to a local file first, where the file
 source reads it.
+
+With `s3.events.queue` the address is listed when the bucket's events say so, and every few minutes whatever they say.
 Delivery guarantee: exactly-once, for as long as the objects that were read stay readable.
 """
 
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -53,6 +56,7 @@ from velostream.sources.common import (
 )
 from velostream.sources.file_progress import WatchMode
 from velostream.sources.files import FileSource
+from velostream.sources.s3_events import BucketEvents
 from velostream.sources.s3_objects import ObjectAddress, Objects, StoredObject, shown
 
 _PART_BYTES = 16 << 20
@@ -63,6 +67,9 @@ _FURTHER_SAMPLE = 256 << 10
 _SAMPLED_OBJECTS = 8
 _YOUNG_SECONDS = 60
 """Within that time an object may be written again in the second it was written in, clocks that differ included."""
+_QUEUE_INTERVAL = timedelta(seconds=1)
+_LIST_ANYWAY_SECONDS = 300.0
+"""Events may get lost, or be sent to nobody yet when an object comes."""
 _OF_LINES = ("csv", "tsv", "jsonl", "ndjson", "json_lines", "text")
 _OF_FILES = ("format", "timezone", "record.schema", *(option.name for option in FILE_OPTIONS))
 
@@ -109,6 +116,7 @@ class S3Source(Source):
         Option("watch.mode", "what a change means", OptionType.CHOICE, "auto", tuple(WatchMode)),
         Option("watch.debounce", "of no effect: an object appears whole", OptionType.DURATION, "0s"),
         Option("poll.interval", "how often to list; implies watch", OptionType.DURATION, "30s"),
+        Option("s3.events.queue", "URL of an SQS queue that gets the bucket's events; implies watch"),
         Option("file.wait.timeout", "how long to wait for objects that aren't there yet", OptionType.DURATION, "0s"),
         Option("file.retry.interval", "how often to look for them", OptionType.DURATION, "2s"),
         Option("changelog", "what a record means", OptionType.CHOICE, "append", ("append", "upsert")),
@@ -122,6 +130,10 @@ class S3Source(Source):
         self._mode = self._watch_mode()
         latest, self.warnings = begins_at_latest(self.settings.text("auto.offset.reset"))
         self._from_latest = latest and self._mode is WatchMode.APPEND
+        queue = self.settings.text("s3.events.queue")
+        self._events = None if queue is None else BucketEvents(queue, ObjectStore.of(self.settings))
+        self._list_at = 0.0
+        """When to list again without an event."""
         self._discovered: Schema | None = None
         self._settled: set[tuple[str, str]] = set()
         """Objects, by path and ETag, that were found unchanged when they were no longer young."""
@@ -158,7 +170,14 @@ class S3Source(Source):
 
     def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
         states = _states(start)
-        found = self._bounded(states, max_rows) if self._mode is None else self._watched(states, max_rows=max_rows)
+        if self._mode is None:
+            found = self._bounded(states, max_rows)
+        elif max_rows is None or self._worth_listing():
+            found = self._watched(states, max_rows=max_rows)
+            if found == states:
+                self._up_to_date()
+        else:
+            return start
         return start if found == states else _offset(found)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
@@ -192,14 +211,33 @@ class S3Source(Source):
         at = _states(position)
         return all(path in at and at[path].order >= state.order for path, state in _states(target).items())
 
+    @property
+    def poll_interval(self) -> timedelta:
+        """A queue may be asked more often than a bucket is listed."""
+        return super().poll_interval if self._events is None or "poll.interval" in self.settings else _QUEUE_INTERVAL
+
     def close(self) -> None:
         self._objects.close()
+        if self._events is not None:
+            self._events.close()
 
     def _watch_mode(self) -> WatchMode | None:
         """The mode of a watched source; None for one that is read once."""
-        implied = "poll.interval" in self.settings or "watch.mode" in self.settings
+        implied = any(name in self.settings for name in ("poll.interval", "watch.mode", "s3.events.queue"))
         asked = self.settings.boolean("watch") if "watch" in self.settings else implied
         return WatchMode((self.settings.text("watch.mode") or "auto").lower()) if asked else None
+
+    def _worth_listing(self) -> bool:
+        """Whether something may have changed since a listing last found that nothing had."""
+        if self._events is not None and self._events.arrived():
+            self._list_at = 0.0
+        return self._events is None or time.monotonic() >= self._list_at
+
+    def _up_to_date(self) -> None:
+        """All that there is was taken in, for the position that a look begins at is durable."""
+        if self._events is not None:
+            self._events.settled()
+            self._list_at = time.monotonic() + _LIST_ANYWAY_SECONDS
 
     def _bounded(self, states: States, max_rows: int | None) -> States:
         """What is there at the first step, in as many steps as the limit makes of it."""

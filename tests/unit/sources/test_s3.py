@@ -2,6 +2,7 @@
 
 import urllib.request
 
+import boto3
 import pytest
 
 from velostream.errors import Category, OptionError, VelostreamError, render_text
@@ -150,3 +151,39 @@ def test_an_unknown_key_is_refused():
             stranger.schema()
     assert refused.value.category is Category.AUTHENTICATION
     assert strict.secret_key not in render_text(refused.value)
+
+
+def test_events_say_when_to_list(service, bucket, put, source):
+    given = {"aws_access_key_id": service.access_key, "aws_secret_access_key": service.secret_key}
+    sqs = boto3.client("sqs", endpoint_url=service.url, region_name="us-east-1", **given)
+    s3 = boto3.client("s3", endpoint_url=service.url, region_name="us-east-1", **given)
+    queue = sqs.create_queue(QueueName=f"events-of-{bucket}")["QueueUrl"]
+    put("a.csv", "id\n1\n")
+    followed = source("*.csv", **{"s3.events.queue": queue})
+    position = followed.latest_offset(followed.initial_offset(), max_rows=100)
+    assert followed.latest_offset(position, max_rows=100) == position
+    # Nobody has told of this one, so it isn't looked for until everything is.
+    put("b.csv", "id\n2\n")
+    assert followed.latest_offset(position, max_rows=100) == position
+    position = followed.latest_offset(position)
+    assert len(position["objects"]) == 2
+    arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    told = {"QueueConfigurations": [{"QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}]}
+    s3.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=told)
+    put("c.csv", "id\n3\n")
+    later = followed.latest_offset(position, max_rows=100)
+    assert [row["id"] for row in read(followed, position, later)] == [3]
+    assert followed.latest_offset(later, max_rows=100) == later
+    counted = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    left = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=counted)["Attributes"]
+    assert set(left.values()) == {"0"}
+    followed.close()
+
+
+def test_a_queue_that_is_not_there_is_missing(service, put, source):
+    put("a.csv", "id\n1\n")
+    followed = source("*.csv", **{"s3.events.queue": f"{service.url}/123456789012/nowhere"})
+    with pytest.raises(VelostreamError) as missing:
+        followed.latest_offset(followed.initial_offset(), max_rows=100)
+    followed.close()
+    assert missing.value.category is Category.MISSING
