@@ -23,7 +23,7 @@ import velostream
 from velostream.testing.nexmark import Nexmark
 
 EVENTS = int(os.environ.get("VELOSTREAM_NEXMARK_EVENTS", "20000"))
-BATCHES = 4
+BATCHES = 3
 SECONDS = 100
 """Event time that the events are spread over, however many they are."""
 DISORDER = 40
