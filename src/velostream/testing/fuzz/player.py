@@ -57,13 +57,15 @@ class Tally:
     """What was done, to see that it was enough."""
 
     checks: int = 0
+    empty: int = 0
+    """Answers without rows, which prove little."""
     views: int = 0
     refused_by_spark: int = 0
     strategies: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         strategies = ", ".join(f"{count} {name}" for name, count in sorted(self.strategies.items()))
-        compared = f"{self.checks} answers of {self.views} views compared ({strategies})"
+        compared = f"{self.checks} answers ({self.empty} empty) of {self.views} views compared ({strategies})"
         return f"{compared}; Spark refused {self.refused_by_spark}"
 
 
@@ -247,8 +249,9 @@ class _Player:
             self._check(name, right)
             if view.pulled:
                 self._compare(f"SELECT of {name}", self._connection.execute(view.spec.ours).arrow(), right)
-            # What reads the view reads the answer, which needn't be worked out again.
-            self._oracle.put(name, right)
+            if any(f" {name} " in other.spec.sparks for other in self._views.values()):
+                # What reads the view reads the answer, which needn't be worked out again.
+                self._oracle.put(name, right)
 
     def _right(self, view: _RunningView) -> pa.Table | str:
         if not view.as_of_batch:
@@ -275,6 +278,7 @@ class _Player:
 
     def _compare(self, name: str, found: pa.Table, right: pa.Table) -> None:
         self._tally.checks += 1
+        self._tally.empty += not right.num_rows
         told = difference(found, right)
         if told is not None:
             raise _FailedError(name, told)
