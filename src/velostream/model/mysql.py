@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 from velostream.errors import Category
@@ -35,12 +36,14 @@ def ssl_arguments(options: Options) -> dict[str, Any]:
     mode, authority = options.text("ssl.mode"), options.text("ssl.ca")
     if mode == "disable":
         return {"ssl_disabled": True}
-    arguments: dict[str, Any] = {}
-    if authority is not None:
-        arguments["ssl_ca"] = authority
-    if mode is not None:
-        arguments |= {"ssl": {}, "ssl_verify_cert": mode == "verify", "ssl_verify_identity": mode == "verify"}
-    return arguments
+    if mode == "verify":
+        # PyMySQL looks at the server's name only if it is told whom to trust.
+        known = ssl.get_default_verify_paths()
+        trusted = {"ca": known.cafile, "capath": known.capath} if authority is None else {"ca": authority}
+        return {"ssl": {**trusted, "check_hostname": True, "verify_mode": True}}
+    if mode == "require" or authority is not None:
+        return {"ssl": {"ca": authority, "check_hostname": False, "verify_mode": False}}
+    return {}
 
 
 def category_of_code(code: int) -> Category:

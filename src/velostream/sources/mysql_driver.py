@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
@@ -68,7 +69,7 @@ class MysqlDriver(DatabaseDriver):
             arguments |= {"conv": driver.converters.encoders, "use_unicode": False}
         given = connection_arguments(self.address, timeout_seconds=self.connect_seconds)
         try:
-            connection = driver.connect(**(given | dict(self.parameters) | arguments))
+            connection = _connection_class()(**(given | dict(self.parameters) | arguments))
         except RuntimeError as error:
             # MySQL's own way to log in needs a library that PyMySQL doesn't bring along.
             reason = f"it asks for a login that needs another module: {error}; pip install 'pymysql[rsa]'"
@@ -249,6 +250,23 @@ def pymysql() -> Any:
     except ImportError as error:
         raise StoreError.missing_driver(MysqlDriver.kind, module="pymysql", extra="mysql") from error
     return module
+
+
+@cache
+def _connection_class() -> Any:
+    """PyMySQL's, but for the context for TLS, which is made once: to read all that the machine trusts takes longer than
+    to connect.
+    """
+    made: dict[str, Any] = {}
+
+    class Connection(pymysql().connections.Connection):  # type: ignore[misc]
+        def _create_ssl_ctx(self, sslp: Mapping[str, Any]) -> Any:
+            settings = repr(sorted(sslp.items()))
+            if settings not in made:
+                made[settings] = super()._create_ssl_ctx(sslp)
+            return made[settings]
+
+    return Connection
 
 
 def _execute(cursor: Any, statement: Statement) -> None:

@@ -17,8 +17,8 @@ from typing import Any, Self
 from velostream.errors import Category, OptionError, SourceError, StoreError, VelostreamError
 from velostream.sources.capture import ChangedRows
 from velostream.sources.mysql_driver import MysqlDriver, MysqlSession, ask, code_of, pymysql
+from velostream.sources.mysql_rows import RowReader, is_told
 from velostream.sources.mysql_statements import Effect, LoggedTable
-from velostream.sources.mysql_types import LoggedColumn
 
 _FIRST_PLACE = 4
 """Where events begin in a file of the log."""
@@ -261,7 +261,9 @@ class _Decoder:
         self._key = key
         self._columns = columns
         self._in_transaction = False
-        self._readers: tuple[Any, list[LoggedColumn]] = (None, [])
+        self._described: Any = None
+        self._reader = RowReader(())
+        """For the table as it is `described`."""
         self._pieces = [ChangedRows(truncated=False)]
         self._committed = (1, 0)
         """How many pieces there were at the end of the last transaction, and how many changes in the last of them."""
@@ -338,43 +340,28 @@ class _Decoder:
         described = event.table_map[event.table_id]
         if not described.column_name_flag:
             raise UntoldError("events don't name their columns; SET GLOBAL binlog_row_metadata = FULL")
-        self._check_told(event, described.columns)
-        if self._readers[0] is not described:
-            readers = [reader for column in described.columns if (reader := LoggedColumn.of(column)) is not None]
-            self._readers = (described, readers)
-        readers = self._readers[1]
-        piece, code = self._pieces[-1], event.event_type
-        for row in event.rows:
-            if code in _WRITE_ROWS:
-                piece.add(_read(row["values"], row["none_sources"], readers), 1)
-            elif code in _DELETE_ROWS:
-                piece.add(self._old(_read(row["values"], row["none_sources"], readers)), -1)
-            else:
-                before = _read(row["before_values"], row["before_none_sources"], readers)
-                after = _read(row["after_values"], row["after_none_sources"], readers)
+        bitmaps = [event.columns_present_bitmap]
+        if event.event_type in _UPDATE_ROWS:
+            bitmaps.append(event.columns_present_bitmap2)
+        for at, column in enumerate(described.columns):
+            if column.name in self._columns and not all(is_told(bitmap, at) for bitmap in bitmaps):
+                raise UntoldError("events don't tell whole rows; SET GLOBAL binlog_row_image = FULL")
+        if self._described is not described:
+            self._described, self._reader = described, RowReader(described.columns)
+        piece, images = self._pieces[-1], self._reader.images(event, bitmaps)
+        if event.event_type in _UPDATE_ROWS:
+            for before, after in zip(images, images, strict=True):
                 if not self._key or any(before[name] != after[name] for name in self._key):
                     piece.add(self._old(before), -1)
                 piece.add(after, 1)
+            return
+        is_new = event.event_type in _WRITE_ROWS
+        for values in images:
+            piece.add(values if is_new else self._old(values), 1 if is_new else -1)
 
     def _old(self, values: dict[str, Any]) -> dict[str, Any]:
         """What says which row is gone."""
         return {name: values[name] for name in self._key} if self._key else values
-
-    def _check_told(self, event: Any, columns: Sequence[Any]) -> None:
-        present = [event.columns_present_bitmap, getattr(event, "columns_present_bitmap2", None)]
-        for bitmap in present:
-            if bitmap is None:
-                continue
-            for at, column in enumerate(columns):
-                if column.name in self._columns and not bitmap[at // 8] & (1 << at % 8):
-                    raise UntoldError("events don't tell whole rows; SET GLOBAL binlog_row_image = FULL")
-
-
-def _read(values: dict[str, Any], nones: dict[str, str], readers: list[LoggedColumn]) -> dict[str, Any]:
-    for reader in readers:
-        name = reader.name
-        values[name] = reader.read(values[name], is_null=nones.get(name) == "null")
-    return values
 
 
 def _boundary(event: Any, file: str) -> tuple[str, int]:

@@ -493,6 +493,17 @@ def test_trouble_has_its_category_and_no_password(database, options, category): 
     assert "s3cr3t" not in str(trouble.value)
 
 
+@pytest.mark.parametrize("mode", ["require", "verify"])
+def test_what_is_to_be_encrypted_is_never_sent_as_it_is(database, mode):
+    ((encrypts,),) = database.ask("SELECT @@have_ssl = 'YES'")
+    assert not encrypts, "the test is about a server that can't"
+    database.run("CREATE TABLE t (id INT)")
+    assert database.source(table="t", ssl__mode="disable").schema() is not None
+    with pytest.raises(SourceError) as refused:
+        database.source(table="t", ssl__mode=mode).schema()
+    assert "SSL" in refused.value.detail
+
+
 @pytest.mark.parametrize(("module", "options"), [("pymysql", {}), ("pymysqlreplication", {"cdc": "true"})])
 def test_a_driver_that_is_not_installed_is_named(database, monkeypatch, module, options):
     database.run("CREATE TABLE t (id INT)")
