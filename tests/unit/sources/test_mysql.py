@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from functools import partial
 from urllib.parse import urlsplit
 
 import pymysql
@@ -535,3 +537,55 @@ def test_an_address_may_be_in_options_and_a_password_in_a_variable(monkeypatch):
 def test_options_that_make_no_sense_together_are_refused(options):
     with pytest.raises(OptionError):
         MysqlSource(SourceSpec("mysql", "mysql://h/d", {"table": "t", "cdc": "true", **options}))
+
+
+def test_the_log_gives_the_rows_that_a_load_gives_whatever_they_hold(database):
+    chance = random.Random(11)
+    decimals = [(1, 0), (9, 9), (10, 1), (18, 9), (19, 10), (27, 9), (38, 19)]
+    kinds = {
+        **{f"d{at}": (f"DECIMAL({p},{s})", partial(_decimal, p, s)) for at, (p, s) in enumerate(decimals)},
+        **{f"t{at}": (f"TIME({at})", _time) for at in range(7)},
+        **{f"m{at}": (f"DATETIME({at})", _moment) for at in range(7)},
+        "i": ("TIMESTAMP(5) NULL", _moment),
+        "day": ("DATE", lambda chance: _moment(chance)[:10]),
+        "medium": ("MEDIUMINT", lambda chance: chance.randrange(-(2**23), 2**23)),
+        "big": ("BIGINT", lambda chance: chance.randrange(-(2**63), 2**63)),
+        "real_": ("FLOAT", lambda chance: chance.uniform(-1e9, 1e9)),
+        "text_": ("TEXT", lambda chance: "".join(chance.choices("aä€😀'\\%\0 ", k=chance.choice((0, 3, 300))))),
+        "char_": ("CHAR(100)", lambda chance: "".join(chance.choices("aä€😀", k=chance.randrange(100)))),
+        "old": ("VARCHAR(300) CHARACTER SET latin1", lambda chance: "".join(chance.choices("aä€\x81", k=9))),
+        "bytes_": ("BINARY(9)", lambda chance: chance.randbytes(chance.randrange(10))),
+        "tags": ("SET('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i')", lambda chance: chance.randrange(512)),
+        "bits": ("BIT(33)", lambda chance: chance.randrange(2**33)),
+    }
+    columns = ", ".join(f"{name} {type_}" for name, (type_, _) in kinds.items())
+    database.run("SET time_zone = '+00:00'", f"CREATE TABLE chances (id INT PRIMARY KEY, {columns})")
+    reader = Reader(database.source(table="chances", cdc="true"))
+    reader.read()
+    places = ", ".join(["%s"] * (1 + len(kinds)))
+    with database.connection.cursor() as cursor:
+        rows = [
+            [number, *(None if chance.random() < 0.1 else make(chance) for _, make in kinds.values())]
+            for number in range(300)
+        ]
+        cursor.executemany(f"INSERT INTO chances VALUES ({places})", rows)
+    told = reader.read()
+    loaded = Reader(database.source(table="chances", order__by="id"))
+    assert [{name: value for name, value in row.items() if name != CHANGE} for row in told] == loaded.read()
+    assert (len(told), reader.bad, loaded.bad) == (300, [], [])
+    reader.source.close()
+
+
+def _decimal(precision: int, scale: int, chance: random.Random) -> Decimal:
+    digits = chance.randrange(precision + 1)
+    return Decimal(chance.randrange(-(10**digits) + 1, 10**digits)).scaleb(-scale, Context(prec=50))
+
+
+def _time(chance: random.Random) -> str:
+    parts = (chance.choice(("", "-")), chance.randrange(839), chance.randrange(60), chance.randrange(59))
+    return "{}{:02d}:{:02d}:{:02d}".format(*parts) + f".{chance.randrange(999_999):06d}"
+
+
+def _moment(chance: random.Random) -> str:
+    moment = datetime(1971, 1, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(60 * 365 * 86_400 * 10**6))
+    return moment.replace(tzinfo=None).isoformat(sep=" ")
