@@ -214,6 +214,16 @@ class HttpClient:
             finally:
                 response.close()
 
+    def unexpected(self, reason: str) -> SourceError:
+        """The error for an answer that isn't what the address was taken for."""
+        return SourceError(
+            f'http server at "{self.address.url}" gives no such answer as was asked for',
+            detail=reason,
+            hint="check the address, its parameters and http.mode",
+            code="source-refused",
+            category=Category.CONFIGURATION,
+        )
+
     def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
@@ -239,12 +249,7 @@ class HttpClient:
                 if moved is None:
                     return _answer(response, response.content)
                 target = target.join(moved)
-        raise SourceError.refused(
-            "http",
-            where=self.address.url,
-            reason=f"more than {_MOST_REDIRECTS} redirects",
-            category=Category.CONFIGURATION,
-        )
+        raise self.unexpected(f"more than {_MOST_REDIRECTS} redirects")
 
     def _all_headers(self, further: Mapping[str, str]) -> dict[str, str]:
         shown = self._credentials.authorization

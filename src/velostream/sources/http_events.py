@@ -108,6 +108,9 @@ class EventReceiver(Receiver):
 
     def _listen(self) -> None:
         with self._client.listening(self._headers()) as response:
+            content_type = response.headers.get("content-type", "")
+            if "event-stream" not in content_type:
+                raise self._client.unexpected(f'it is "{content_type}", not "text/event-stream"')
             self._response = response
             self.trouble = None
             self._settled.set()

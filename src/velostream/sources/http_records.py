@@ -154,7 +154,7 @@ class Body:
         return records_to_arrow([record for _, record in objects], schema, misfit, times=times)
 
     def _problem(self, record: Any, schema: Schema) -> str | None:
-        if not isinstance(record, Mapping):
+        if not isinstance(record, dict):
             return "not a JSON object"
         return further_field(record, schema) if self._rules.settings.refuse_further_fields else None
 
@@ -168,7 +168,7 @@ def infer_columns(bodies: Iterator[Body], settings: FormatSettings) -> Schema | 
         sample = first.sample()
         return None if sample is None else first.lines.infer([sample])
     records = chain.from_iterable(body.records for body in chain([first], bodies))
-    objects = (record for record in islice(records, _SAMPLE_RECORDS) if isinstance(record, Mapping))
+    objects = (record for record in islice(records, _SAMPLE_RECORDS) if isinstance(record, dict))
     return infer_records(objects, settings.times)
 
 

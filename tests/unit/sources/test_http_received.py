@@ -1,6 +1,8 @@
 """Events and requests: what arrives by itself is kept before anybody is told so."""
 
 import itertools
+import subprocess
+import sys
 import threading
 import time
 
@@ -181,11 +183,19 @@ def test_a_server_of_events_that_is_away_is_said_so_and_found_again(followed, se
     assert rows_of(source) == [{"id": 1}]
 
 
-def test_events_that_are_refused_are_an_error_at_once(followed, server):
-    url = server.answer("/events", lambda _: Reply(b"no", 401))
+@pytest.mark.parametrize(
+    ("reply", "category"),
+    [
+        (Reply(b"no", 401), Category.AUTHENTICATION),
+        (Reply(b"<html>"), Category.CONFIGURATION),
+        (Reply(status=302, headers={"Location": "/"}), Category.CONFIGURATION),
+    ],
+)
+def test_what_is_no_stream_of_events_is_an_error_at_once(followed, server, reply, category):
+    url = server.answer("/events", lambda _: reply)
     with pytest.raises(VelostreamError) as refused:
         followed(url, http_mode="sse")
-    assert refused.value.category is Category.AUTHENTICATION
+    assert refused.value.category is category
 
 
 @settings(max_examples=40, deadline=None, database=None)
@@ -219,3 +229,49 @@ def test_what_comes_at_once_is_written_together(tmp_path):
     kept = [record for n in range(1, spool.count() + 1) for record in spool.read(n)["record"].to_pylist()]
     assert sorted(map(int, kept)) == list(range(160))
     assert spool.count() < 160
+
+
+_LISTENER = """
+import sys, threading
+from velostream.sources.base import SourceSpec
+from velostream.sources.http import HttpSource
+
+source = HttpSource(SourceSpec("http", sys.argv[1], {"spool": sys.argv[2], "http.mode": "webhook"}))
+source.latest_offset(source.initial_offset())
+print("listening", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_what_was_answered_survives_a_kill(address, client, tmp_path):  # B55
+    url = f"{address}/in"
+    listener = subprocess.Popen(
+        [sys.executable, "-c", _LISTENER, url, str(tmp_path / "received")], stdout=subprocess.PIPE, text=True
+    )
+    answered = []
+
+    def send(sender):
+        for step in itertools.count():
+            number = sender * 100_000 + step
+            try:
+                client.post(url, json={"id": number}).raise_for_status()
+            except httpx.TransportError:
+                return
+            answered.append(number)
+
+    with listener:
+        assert listener.stdout.readline() == "listening\n"
+        senders = [threading.Thread(target=send, args=(sender,)) for sender in range(4)]
+        for sender in senders:
+            sender.start()
+        until(lambda: len(answered) > 40)
+        listener.kill()
+        for sender in senders:
+            sender.join()
+    source = HttpSource(SourceSpec("http", url, {"spool": str(tmp_path / "received"), "http.mode": "webhook"}))
+    kept = [row["id"] for row in rows_of(source)]
+    source.close()
+    assert set(answered) <= set(kept)
+    assert len(kept) == len(set(kept))
+    # Of what nobody got an answer to, at most what each sender had on its way.
+    assert len(kept) - len(answered) <= len(senders)
