@@ -21,8 +21,8 @@ import pytest
 
 from velostream.testing.services.mysql import MysqlService
 
-SECONDS = float(os.environ.get("VELOSTREAM_TORTURE_SECONDS", "8"))
-KILLS = max(4, round(SECONDS / 6))
+SECONDS = float(os.environ.get("VELOSTREAM_TORTURE_SECONDS", "6"))
+KILLS = max(3, round(SECONDS / 6))
 WRITERS = 8
 KEYS = 3_000
 WORKER = Path(__file__).with_name("capture_worker.py")

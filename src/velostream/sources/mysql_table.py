@@ -71,7 +71,8 @@ def captured_table(log: MysqlLog, driver: MysqlDriver, selection: Selection) -> 
     if table["transactions"] != "YES":
         raise log.refusal(f"table {shown} is in {table['engine']}, which can't show it as of a place in the log")
     columns = log.ask(
-        "SELECT COLUMN_NAME AS name, DATA_TYPE AS type, COLUMN_TYPE AS declared, CHARACTER_SET_NAME AS characters "
+        "SELECT COLUMN_NAME AS name, DATA_TYPE AS type, COLUMN_TYPE AS declared, CHARACTER_SET_NAME AS characters, "
+        "COLLATION_NAME AS collation "
         f"FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {mark} AND TABLE_NAME = {mark}",
         [schema, name],
     )
@@ -111,7 +112,9 @@ def _check_column(column: dict[str, str | None], shown: str) -> None:
     type_, declared, characters = str(column["type"]), str(column["declared"]), column["characters"]
     members_told = type_ not in ("enum", "set") or characters in _UNICODE or declared.isascii()
     # A comment in the type says that values are compressed, or are times in the form of old versions.
-    characters_told = characters is None or characters in _CHARACTER_SETS
+    # The log tells a collation by its number; of latin1's only the older ones are known.
+    is_known = characters != "latin1" or "nopad" not in str(column["collation"])
+    characters_told = characters is None or (characters in _CHARACTER_SETS and is_known)
     if type_ in _TYPES and characters_told and members_told and "/*" not in declared:
         return
     in_characters = f" in {characters}" if characters else ""

@@ -435,6 +435,7 @@ def test_a_quiet_table_keeps_its_place_in_the_log_of_a_busy_server(database, cap
         ("CREATE TABLE odd (id UUID)", "uuid"),
         ("CREATE TABLE odd (id TEXT CHARACTER SET utf16)", "utf16"),
         ("CREATE TABLE odd (id ENUM('ü') CHARACTER SET latin1)", "latin1"),
+        ("CREATE TABLE odd (id TEXT CHARACTER SET latin1 COLLATE latin1_nopad_bin)", "latin1"),
         ("CREATE TABLE odd (id TEXT COMPRESSED)", "COMPRESSED"),
         ("CREATE VIEW odd AS SELECT 1 AS id", "no table"),
     ],
