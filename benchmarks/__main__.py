@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import enrich, lookup_scaling, maintain, tables
+from benchmarks import enrich, lookup_scaling, maintain, tables, ten_views
 from benchmarks.harness import Measurement, save, show
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Measurement]]] = {
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Measurement]]] = {
     "lookup_scaling": lookup_scaling.run,
     "enrich": enrich.run,
     "maintain": maintain.run,
+    "ten_views": ten_views.run,
 }
 
 

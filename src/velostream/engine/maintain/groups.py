@@ -16,6 +16,7 @@ from velostream.engine.maintain.delta_rows import fingerprint_of, positions_with
 from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.steps import StepRunner
 from velostream.model.change import CHANGE, Mode, Write, signed
+from velostream.model.expression import ColumnRef
 from velostream.model.schema import Schema
 from velostream.sql.aggregates import GROUPS
 from velostream.tables.base import Table
@@ -52,6 +53,7 @@ class GroupTables:
         self._groups = context.memory_table(groups.id)
         self._state = state
         self._top = top
+        self._row_per_group = top is None and _gives_row_per_group(plan, key=self._table.schema.key)
         self._final = StepRunner(context, plan.final, reads={GROUPS: state.groups}, gives=gives)
         self.fingerprint = fingerprint_of(plan, groups.id)
 
@@ -78,6 +80,8 @@ class GroupTables:
         writes = [(self._groups, Write(Mode.UPSERT if self._state.keys else Mode.REPLACE, after))]
         if merged.gone.num_rows:
             writes.append((self._groups, Write(Mode.DELETE, merged.gone)))
+        elif self._row_per_group:
+            return [*writes, (self._table, Write(Mode.UPSERT, self._rows(after)))]
         return [*writes, (self._table, self._write(snapshot, places, before, after))]
 
     def _places(self, snapshot: MemorySnapshot, gathered: pa.Table) -> Integers:
@@ -97,3 +101,12 @@ class GroupTables:
         """The rows of the view that all its groups make."""
         rows = self._final.run({GROUPS: signed(self._state.results(groups), 1)}).drop_columns([CHANGE])
         return rows if self._top is None else self._top.of(rows)
+
+
+def _gives_row_per_group(plan: GroupedPlan, *, key: Sequence[str]) -> bool:
+    """Whether every group is one row of the view, found by the group values."""
+    final = plan.final
+    if final.condition is not None or final.items is None:
+        return False
+    items = dict(zip(final.names, final.items, strict=True))
+    return bool(key) and {items[name] for name in key if name in items} == {ColumnRef(name) for name in plan.keys}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from functools import partial as partial_function
 
 import numpy as np
@@ -23,7 +24,7 @@ from velostream.model.types import render_type
 from velostream.sql.constants import EXACT, CastError, fit_decimal
 from velostream.sql.plan import AggregateFunction, Partial
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.keys import as_array, key_values
+from velostream.tables.memory.keys import key_values
 
 _ROWS = "n"
 _NUMBER = "group"
@@ -47,7 +48,7 @@ class PartialState:
     feed: Schema
     groups: Schema
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """Columns of the table of the groups, which is keyed by the group values."""
         columns = [self.feed.column(key) for key in self.keys]
@@ -73,27 +74,23 @@ class PartialState:
 
     def gathered(self, changes: pa.Table) -> pa.Table:
         """What signed rows of the feed make of their groups: one row of contributions for each group they touch."""
-        rows = self._contributed(changes)
-        numbers = _numbered(rows, self.keys)
-        sums = self._summed(rows, numbers)
-        columns = [_firsts(rows, self.keys, numbers).column(key) for key in self.keys]
-        for name in self._contribution_names[len(self.keys) :]:
-            values = sums.column(f"{name}_{self._how(name)}")
-            columns.append(values.cast(_wide(values.type)) if name[0] == "s" else values)
-        return pa.Table.from_arrays(columns, names=self._contribution_names)
+        groups = self._taken_together(self._contributed(changes))
+        columns = [
+            values.cast(_wide(values.type)) if name in self._sums else values
+            for name, values in zip(groups.column_names, groups.columns, strict=True)
+        ]
+        return pa.Table.from_arrays(columns, names=groups.column_names)
 
     def merged(self, state: pa.Table, gathered: pa.Table) -> Merged:
         """The groups of `state` after contributions, whose groups are all of `state` and new ones.
 
         Raises `QueryError` when a sum has more digits than a decimal.
         """
-        contributions = pa.concat_tables([self._kept(state), gathered])
-        numbers = _numbered(contributions, self.keys)
-        groups = self._summed(contributions, numbers)
-        merged = self._narrowed(_firsts(contributions, self.keys, numbers), groups)
+        groups = self._taken_together(pa.concat_tables([self._kept(state), gathered]))
+        merged = self._narrowed(groups)
         lost = pa.chunked_array([pa.array(np.zeros(groups.num_rows, dtype=np.bool_))])
         for number, kind in self._extremes.items():
-            kept, came, gone = (groups.column(f"{part}{number}_{kind}") for part in "vcw")
+            kept, came, gone = (groups.column(f"{part}{number}") for part in "vcw")
             lost = pc.or_(lost, pc.and_(_beats(kind, gone, kept), pc.invert(_beats(kind, came, gone))))
         gone = merged.schema.empty_table()
         alive = pc.greater(merged.column(_ROWS), 0)
@@ -132,7 +129,7 @@ class PartialState:
     def _key_values(self, rows: pa.Table) -> Sequence[object]:
         return key_values(rows, self.keys) if self.keys else [()] * rows.num_rows
 
-    @property
+    @cached_property
     def _extremes(self) -> dict[int, str]:
         """`min` or `max` by the number of the aggregate."""
         return {
@@ -146,7 +143,7 @@ class PartialState:
         columns = {}
         for column in self.schema.columns:
             values = state.column(column.name)
-            columns[column.name] = values.cast(_wide(column.type)) if column.name[0] == "s" else values
+            columns[column.name] = values.cast(_wide(column.type)) if column.name in self._sums else values
         for number in self._extremes:
             for part in "cw":
                 type_ = self.schema.column(f"v{number}").type
@@ -178,36 +175,45 @@ class PartialState:
                 columns[f"s{number}"] = exact if none_gone else pc.if_else(gone, pc.negate(exact), exact)
         return pa.table(columns).select(self._contribution_names)
 
-    def _summed(self, contributions: pa.Table, numbers: Integers) -> pa.Table:
-        """Contributions of each group taken together, in the order of the groups' numbers."""
-        wanted = [(name, self._how(name)) for name in self._contribution_names[len(self.keys) :]]
-        return (
-            contributions.append_column(_NUMBER, pa.array(numbers))
-            .group_by(_NUMBER, use_threads=False)
-            .aggregate(wanted)
-            .sort_by(_NUMBER)
-        )
+    def _taken_together(self, contributions: pa.Table) -> pa.Table:
+        """Contributions of each group taken together: a row for each, in the same columns."""
+        if self.keys and not any(_differs_from_sql(contributions.schema.field(key).type) for key in self.keys):
+            groups = contributions.group_by(list(self.keys), use_threads=False).aggregate(self._wanted)
+            keys = [groups.column(key) for key in self.keys]
+        else:
+            numbers = _numbered(contributions, self.keys)
+            numbered = contributions.append_column(_NUMBER, pa.array(numbers))
+            groups = numbered.group_by(_NUMBER, use_threads=False).aggregate(self._wanted).sort_by(_NUMBER)
+            keys = _firsts(contributions, self.keys, numbers).columns
+        values = [groups.column(f"{name}_{how}") for name, how in self._wanted]
+        return pa.Table.from_arrays([*keys, *values], names=self._contribution_names)
 
-    def _how(self, name: str) -> str:
-        """How contributions of this name are taken together."""
-        return "sum" if name[0] in "ns" else self._extremes[int(name[1:])]
+    @cached_property
+    def _wanted(self) -> list[tuple[str, str]]:
+        """What is taken together besides the keys, and how."""
+        extremes = {f"{part}{number}": kind for number, kind in self._extremes.items() for part in "vcw"}
+        return [(name, extremes.get(name, "sum")) for name in self._contribution_names[len(self.keys) :]]
 
-    @property
+    @cached_property
+    def _sums(self) -> frozenset[str]:
+        """Names of exact sums, which need room to grow."""
+        return frozenset(f"s{n}" for n, partial in enumerate(self.partials) if partial.function in _SUMMED)
+
+    @cached_property
     def _contribution_names(self) -> list[str]:
         return [*self.schema.names, *(f"{part}{number}" for number in self._extremes for part in "cw")]
 
-    def _narrowed(self, firsts: pa.Table, groups: pa.Table) -> pa.Table:
+    def _narrowed(self, groups: pa.Table) -> pa.Table:
+        """Groups in the columns of the state."""
+        extremes = {f"v{number}": (f"c{number}", kind) for number, kind in self._extremes.items()}
         columns = []
         for column in self.schema.columns:
-            if column.name in self.keys:
-                columns.append(firsts.column(column.name))
-            elif column.name[0] == "v":
-                number = column.name[1:]
-                kind = self._extremes[int(number)]
-                kept, came = groups.column(f"v{number}_{kind}"), groups.column(f"c{number}_{kind}")
-                columns.append(pc.if_else(_beats(kind, came, kept), came, kept))
-            else:
-                columns.append(_fitting(groups.column(f"{column.name}_sum"), column.type))
+            values = groups.column(column.name)
+            if column.name in extremes:
+                name, kind = extremes[column.name]
+                came = groups.column(name)
+                values = pc.if_else(_beats(kind, came, values), came, values)
+            columns.append(_fitting(values, column.type) if column.name in self._sums else values)
         return pa.Table.from_arrays(columns, schema=self.schema.arrow)
 
     def _result(self, state: pa.Table, number: int, partial: Partial, type_: pa.DataType) -> pa.ChunkedArray:
@@ -236,22 +242,18 @@ class Merged:
     """Keys of groups without rows."""
 
 
+def _differs_from_sql(type_: pa.DataType) -> bool:
+    """Whether Arrow tells values apart that are one group in SQL: NaN, -0.0, the order of a map's entries."""
+    return pa.types.is_nested(type_) or pa.types.is_floating(type_)
+
+
 def _numbered(rows: pa.Table, keys: Sequence[str]) -> Integers:
     """The number of the group of each row, from 0 on without gaps; all rows are one group without keys."""
     if not keys:
         return np.zeros(rows.num_rows, dtype=np.int64)
-    columns = [as_array(rows.column(key)) for key in keys]
-    if any(pa.types.is_nested(column.type) or pa.types.is_floating(column.type) for column in columns):
-        # Values that Arrow tells apart differently than SQL does: NaN, -0.0, the order of a map's entries.
-        numbers: dict[Hashable, int] = {}
-        values = key_values(rows, keys)
-        return np.fromiter((numbers.setdefault(key, len(numbers)) for key in values), dtype=np.int64, count=len(values))
-    found = np.zeros(rows.num_rows, dtype=np.int64)
-    for column in columns:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        found = np.unique(found * len(encoded.dictionary) + codes, return_inverse=True)[1] if found.any() else codes
-    return found
+    numbers: dict[Hashable, int] = {}
+    values = key_values(rows, keys)
+    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in values), dtype=np.int64, count=len(values))
 
 
 def _beats(kind: str, one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:

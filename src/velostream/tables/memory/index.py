@@ -7,9 +7,9 @@ and an older snapshot finds what it saw.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import compress, islice, repeat
 from sys import getsizeof
 
 import numpy as np
@@ -112,11 +112,13 @@ class KeyDictionary(KeyIndex):
     def renumbered(self, new_position: Integers, hashed: HashedKeys | None) -> KeyDictionary:
         """The index over the rows kept, at their new positions (`new_position` is -1 for the others)."""
         renumbered = KeyDictionary(hashed)
-        moved = new_position.tolist()
-        renumbered.newest.update((key, moved[old]) for key, old in self.newest.items() if moved[old] >= 0)
-        if self.previous:
-            moves = ((moved[row], moved[older]) for row, older in self.previous.items())
-            renumbered.previous = {row: older for row, older in moves if row >= 0 and older >= 0}
+        positions = new_position[_integers(self.newest.values())]
+        renumbered.newest.update(zip(self.newest, positions.tolist(), strict=True))
+        for key in compress(self.newest, (positions < 0).tolist()):
+            del renumbered.newest[key]
+        rows, older = new_position[_integers(self.previous)], new_position[_integers(self.previous.values())]
+        kept = (rows >= 0) & (older >= 0)
+        renumbered.previous.update(zip(rows[kept].tolist(), older[kept].tolist(), strict=True))
         return renumbered
 
 
@@ -249,3 +251,7 @@ class PositionIndex:
     @property
     def distinct(self) -> int:
         return len(self.rows)
+
+
+def _integers(numbers: Collection[int]) -> Integers:
+    return np.fromiter(numbers, dtype=np.int64, count=len(numbers))

@@ -137,10 +137,11 @@ class Stage:
         # A removal may carry no more than the key, so NOT NULL is held for the rows added only.
         conformed = conform(plain, table=self._name, schema=self._schema, check_nulls=False)
         keys = key_values(conformed, self._schema.key)
-        last = dict(zip(keys, range(len(keys)), strict=True))
-        gone = np.fromiter((row for row in last.values() if signs[row] < 0), dtype=np.int64)
-        self._delete_keys(conformed.select(list(self._schema.key)).take(pa.array(gone)))
-        added = np.sort(np.fromiter((row for row in last.values() if signs[row] > 0), dtype=np.int64))
+        last_of_key = dict(zip(keys, range(len(keys)), strict=True))
+        last = np.sort(np.fromiter(last_of_key.values(), dtype=np.int64, count=len(last_of_key)))
+        gone, added = last[signs[last] < 0], last[signs[last] > 0]
+        if len(gone):
+            self._delete_keys(conformed.select(list(self._schema.key)).take(pa.array(gone)))
         if len(added):
             upserted = conformed.take(pa.array(added))
             check_not_null(upserted, table=self._name, schema=self._schema)
