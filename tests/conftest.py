@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ import pytest
 
 TESTS = Path(__file__).parent
 SOURCES = TESTS.parent / "src"
+
+# A shell that runs the tests in its background has them ignore SIGINT, and processes they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
