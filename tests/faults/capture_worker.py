@@ -18,20 +18,21 @@ from velostream.engine.maintain.fold import FoldRunner
 from velostream.plugins import Group, load
 from velostream.sources.base import SourceSpec
 
-COLUMNS = ("id", "name", "amount", "body")
 _DRAIN_SECONDS = 240
 
 
 def main(folder: Path, url: str) -> None:
     connection = velostream.connect(folder / "state")
     context = connection._context
+    kind = next((kind for kind in ("mysql", "mongodb") if url.startswith(kind)), "postgres")
+    key = "_id" if kind == "mongodb" else "id"
+    columns = f"{key} BIGINT NOT NULL, name STRING, amount DECIMAL(18,2), body STRING"
     if context.catalog.find("folded") is None:
-        connection.execute(
-            "CREATE TABLE folded "
-            "(id BIGINT PRIMARY KEY, name STRING, amount DECIMAL(18,2), body STRING, _origin STRING)"
-        )
+        connection.execute(f"CREATE TABLE folded ({columns}, _origin STRING, PRIMARY KEY ({key}))")
     options = {"table": "things", "cdc": "true", "max.rows.per.trigger": "2000", "fetch.size": "500"}
-    kind = "mysql" if url.startswith("mysql") else "postgres"
+    if kind == "mongodb":
+        # Documents don't say what columns they have.
+        options["record.schema"] = columns
     source = load(Group.SOURCES, kind)(SourceSpec(kind, url, options))
     entry = context.catalog.find("folded")
     runner = FoldRunner(context, entry, source=source, schema=source.schema())
@@ -46,14 +47,14 @@ def main(folder: Path, url: str) -> None:
         snapshot = table.snapshot()
         if snapshot.version != newest:
             newest = snapshot.version
-            rows = snapshot.scan(columns=["id", "amount"])
-            total = pc.sum(rows.filter(pc.less(rows["id"], 0))["amount"]).as_py()
+            rows = snapshot.scan(columns=[key, "amount"])
+            total = pc.sum(rows.filter(pc.less(rows[key], 0))["amount"]).as_py()
             if runner.board.state == "ready" and total != 0:
                 sys.exit(f"version {newest} has a part of a transaction: {total}")
             print(f"commit {newest}", flush=True)
         runner.board.wait_for_news(0.05)
     runner.drain(time.monotonic() + _DRAIN_SECONDS)
-    rows = table.snapshot().scan(columns=list(COLUMNS)).sort_by("id")
+    rows = table.snapshot().scan(columns=[key, "name", "amount", "body"]).sort_by(key)
     pyarrow.feather.write_feather(rows, str(folder / "folded.arrow"))
     print("done", flush=True)
     runner.stop()

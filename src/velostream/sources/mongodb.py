@@ -27,8 +27,8 @@ class MongodbSource(DatabaseSource):
     """A collection or view of a MongoDB database; changes are told by replica sets and sharded clusters.
 
     Delivery guarantee: exactly-once into tables. By `cdc` every change is taken once, and transactions are never
-    split; an update brings the document as it is when the change is read. By polling, documents that come and go
-    between two looks are never seen.
+    split, while the server can still show the times that are read. By polling, documents that come and go between two
+    looks are never seen.
     """
 
     driver: MongodbDriver

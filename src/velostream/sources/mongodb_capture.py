@@ -2,6 +2,7 @@
 
 The moment's time is noted first, the collection is read as of it, and the stream is followed from right after it: every
 change is taken once. Where documents are read as they come, what changed meanwhile comes again and changes nothing.
+Each piece of the stream brings the documents it is about to what they were at its end, whatever was done to them since.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from velostream.errors import Category, OptionError, SourceError
 from velostream.model.schema import Schema
 from velostream.sources.base import Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
 from velostream.sources.database import ReadingMode
-from velostream.sources.mongodb_driver import moment_of, text_of
+from velostream.sources.mongodb_driver import SNAPSHOT_GONE, moment_of, read_concern, text_of
 from velostream.sources.mongodb_values import ID, Document, changes_of
 from velostream.sources.polling import Bulk, with_sign
 
@@ -30,6 +31,7 @@ POLL_INTERVAL = timedelta(milliseconds=100)
 _CHANGES_AT_ONCE = 100_000
 _QUIET_SECONDS = 30.0
 """How long nothing may happen to the collection before the position goes on without it; the oplog forgets."""
+_LOOKED_UP_AT_ONCE = 1_000
 _WAIT_MILLISECONDS = 1
 """How long the server waits for an event that isn't there yet."""
 _ENDS = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
@@ -184,24 +186,77 @@ class MongodbCapture(ReadingMode):
     def _look(self, start: Offset, *, changes: int | None, until: tuple[int, int] | None = None) -> _Look:
         """The changes after a position: about so many, or all those up to a time."""
         look = _Look(start, end=start)
-        last: Any = None
         with self._stream(start, look) as stream:
-            while (event := stream.try_next()) is not None:
-                at = event["clusterTime"]
-                enough = changes is not None and len(look.changes) >= changes and at != last
-                if enough or (until is not None and (at.time, at.inc) > until):
-                    return look
-                if event["operationType"] in _ENDS:
-                    if look.end != start:
-                        return look
-                    raise self._lost("the collection was dropped or renamed")
-                look.changes += _change(event)
-                look.end = _after(start, at, event["_id"])
-                last = at
-            look.beyond = _after(
-                start, max(moment_of(look.asked_at), last or moment_of(start["time"])), stream.resume_token
-            )
+            events = self._events(stream, look, most=changes, until=until)
+            look.changes = self._changes(events, at=look.end["time"])
         return look
+
+    def _events(
+        self, stream: Any, look: _Look, *, most: int | None, until: tuple[int, int] | None
+    ) -> Sequence[Document]:
+        """The last event of each document, and in the look how far they reach."""
+        newest: dict[bytes, Document] = {}
+        count = 0
+        last: Any = None
+        while (event := stream.try_next()) is not None:
+            at = event["clusterTime"]
+            enough = most is not None and count >= most and at != last
+            if enough or (until is not None and (at.time, at.inc) > until):
+                return list(newest.values())
+            if event["operationType"] in _ENDS:
+                if count:
+                    return list(newest.values())
+                raise self._lost("the collection was dropped or renamed")
+            identity = _identity(event["documentKey"])
+            newest.pop(identity, None)
+            newest[identity] = event
+            look.end = _after(look.start, at, event["_id"])
+            last, count = at, count + 1
+        reached = max(moment_of(look.asked_at), last or moment_of(look.start["time"]))
+        look.beyond = _after(look.start, reached, stream.resume_token)
+        return list(newest.values())
+
+    def _changes(self, events: Sequence[Document], *, at: str) -> list[tuple[Document, int]]:
+        """What events do, up to a time; updates tell what they changed, and the documents are looked up as of it."""
+        updated = self._documents(
+            [event["documentKey"][ID] for event in events if event["operationType"] == "update"], at
+        )
+        changes: list[tuple[Document, int]] = []
+        for event in events:
+            if event["operationType"] == "delete":
+                changes.append((event["documentKey"], -1))
+                continue
+            document = event.get("fullDocument") or updated.get(_identity(event["documentKey"]))
+            if document is not None:
+                # One that is gone, where the time can't be seen any more, will be deleted by an event to come.
+                changes.append((document, 1))
+        return changes
+
+    def _documents(self, ids: Sequence[Any], at: str) -> dict[bytes, Document]:
+        """Documents as of a time, so that what one transaction did to several is seen of all or of none."""
+        from pymongo.errors import OperationFailure
+
+        driver = self._source.driver
+        database = self._client[driver.address.database]
+
+        def found(chosen: Sequence[Any], *, of_one_moment: bool) -> list[Document]:
+            concern = read_concern(at, of_one_moment=of_one_moment)
+            command = {"find": self._source.selection.table, "filter": {ID: {"$in": chosen}}, "readConcern": concern}
+            return list(database.cursor_command(command, codec_options=database.codec_options))
+
+        documents: list[Document] = []
+        of_one_moment = driver.of_one_moment
+        for first in range(0, len(ids), _LOOKED_UP_AT_ONCE):
+            chosen = ids[first : first + _LOOKED_UP_AT_ONCE]
+            try:
+                documents += found(chosen, of_one_moment=of_one_moment)
+            except OperationFailure as error:
+                if error.code not in SNAPSHOT_GONE:
+                    raise
+                # Too long ago: newer documents do as well, the changes that made them are still to come.
+                of_one_moment = False
+                documents += found(chosen, of_one_moment=False)
+        return {_identity(document): document for document in documents}
 
     @contextmanager
     def _stream(self, start: Offset, look: _Look) -> Iterator[Any]:
@@ -222,7 +277,6 @@ class MongodbCapture(ReadingMode):
                     look.asked_at = text_of(session.operation_time)
                     collection = self._client[driver.address.database][self._source.selection.table]
                     with collection.watch(
-                        full_document="updateLookup",
                         max_await_time_ms=_WAIT_MILLISECONDS,
                         session=session,
                         **where,
@@ -237,12 +291,11 @@ class MongodbCapture(ReadingMode):
         return SourceError.log_lost("mongodb", self._name, reason=reason)
 
 
-def _change(event: Document) -> list[tuple[Document, int]]:
-    """What an event does; an update of what was deleted since says nothing more than its deletion."""
-    if event["operationType"] == "delete":
-        return [(event["documentKey"], -1)]
-    document = event.get("fullDocument")
-    return [] if document is None else [(document, 1)]
+def _identity(document: Document) -> bytes:
+    """The `_id` of a document in a form that can be looked up."""
+    import bson
+
+    return bson.encode({ID: document[ID]})
 
 
 def _after(start: Any, moment: Any, token: Any) -> Offset:

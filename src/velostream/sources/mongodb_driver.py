@@ -26,7 +26,8 @@ from velostream.sources.mongodb_values import ID, Document, bson_of, rows_of, sc
 _SAMPLE = 1_000
 _DOCUMENTS_WORTH_A_PART = 100_000
 _SAMPLES_PER_PART = 20
-_SNAPSHOT_GONE = frozenset({239, 246})
+SNAPSHOT_GONE = frozenset({239, 246})
+"""Codes of a server that no longer shows a moment, or doesn't show this collection as of moments."""
 _FILTER_EXPECTED = (
     """a filter in extended JSON, such as {"status": "open", "at": {"$gt": {"$date": "2024-05-01T00:00:00Z"}}}"""
 )
@@ -136,7 +137,7 @@ class MongodbDriver(DatabaseDriver):
         category = category_of(error)
         if category is Category.MISSING and name is not None:
             return self.missing(name, reason=_reason(error))
-        if getattr(error, "code", None) in _SNAPSHOT_GONE:
+        if getattr(error, "code", None) in SNAPSHOT_GONE:
             return SourceError(
                 f'mongodb at "{self.address}" no longer shows the moment that is being read',
                 detail=self.address.without_password(_reason(error)),
@@ -175,15 +176,9 @@ class MongodbSession(DatabaseSession):
         from bson import json_util
 
         command: dict[str, Any] = json_util.loads(statement.sql)
-        level: dict[str, Any] = {"level": "majority"}
-        if self.snapshot is not None:
-            level = (
-                {"level": "snapshot", "atClusterTime": moment_of(self.snapshot)}
-                if self._driver.of_one_moment
-                else level | {"afterClusterTime": moment_of(self.snapshot)}
-            )
         with self._driver.failures(name=command["find"]):
-            cursor = self._ask({**command, "batchSize": size, "readConcern": level})
+            concern = read_concern(self.snapshot, of_one_moment=self._driver.of_one_moment)
+            cursor = self._ask({**command, "batchSize": size, "readConcern": concern})
             cursor.batch_size(size)
         try:
             found = False
@@ -269,6 +264,15 @@ def order_of(text: str) -> dict[str, int]:
             raise OptionError.value("order.by", text, expected="fields with ASC or DESC, such as at DESC, name")
         order[name] = -1 if direction.strip().upper() == "DESC" else 1
     return order
+
+
+def read_concern(moment: str | None, *, of_one_moment: bool) -> Mapping[str, Any]:
+    """What makes a read show the state of a moment, or one that is no older; of servers that know no moments, any."""
+    if moment is None:
+        return {"level": "majority"}
+    if of_one_moment:
+        return {"level": "snapshot", "atClusterTime": moment_of(moment)}
+    return {"level": "majority", "afterClusterTime": moment_of(moment)}
 
 
 def text_of(moment: Any) -> str:

@@ -257,6 +257,39 @@ def test_a_transaction_is_never_split(database):
     assert reader.values(max_rows=2) == [(9, 1)]
 
 
+def test_documents_are_what_they_were_when_a_transaction_ended(database):
+    database.orders.insert_many([{"_id": n, "n": 0, "in": {"a": [1]}} for n in range(2)])
+    reader = Reader(database.source(cdc="true"))
+    reader.read()
+
+    def transfer(session):
+        database.orders.update_one({"_id": 0}, {"$inc": {"n": 1}, "$push": {"in.a": 2}}, session=session)
+        database.orders.update_one({"_id": 1}, {"$inc": {"n": -1}}, session=session)
+
+    for _ in range(2):
+        with database.client.start_session() as session:
+            session.with_transaction(transfer)
+    database.orders.delete_one({"_id": 0})
+    steps = [[(row["_id"], row["n"], row["in"], row[CHANGE]) for row in reader.read(max_rows=1)] for _ in range(3)]
+    assert steps == [
+        [(0, 1, {"a": [1, 2]}, 1), (1, -1, {"a": [1]}, 1)],
+        [(0, 2, {"a": [1, 2, 2]}, 1), (1, -2, {"a": [1]}, 1)],
+        [(0, None, None, -1)],
+    ]
+
+
+def test_documents_that_can_not_be_seen_as_of_then_are_seen_as_of_now(database):
+    database.orders.insert_many([{"_id": n, "n": 0} for n in range(2)])
+    reader = Reader(database.source(cdc="true", transaction__isolation="majority"))
+    reader.read()
+    for n in (1, 2):
+        database.orders.update_one({"_id": 0}, {"$set": {"n": n}})
+    database.orders.update_one({"_id": 1}, {"$set": {"n": 1}})
+    database.orders.delete_one({"_id": 1})
+    assert [(row["_id"], row["n"]) for row in reader.read(max_rows=1)] == [(0, 2)]
+    assert [(row["_id"], row["n"], row[CHANGE]) for row in reader.read()] == [(0, 2, 1), (1, None, -1)]
+
+
 def test_an_update_of_what_is_gone_says_no_more_than_its_deletion(database):
     database.orders.insert_one({"_id": 1, "n": 1})
     reader = Reader(database.source(cdc="true"))
