@@ -103,7 +103,7 @@ States = Mapping[str, ObjectState]
 
 
 class S3Source(Source):
-    """One address of objects. Delivery guarantee: exactly-once, for as long as the objects stay readable."""
+    """Objects of a bucket. Delivery guarantee: exactly-once, for as long as the objects stay readable."""
 
     kind = "s3"
     options = (
