@@ -66,7 +66,7 @@ _LOOK_INTERVAL = timedelta(milliseconds=100)
 
 
 class HttpSource(Source):
-    """A resource, a stream of events, or a webhook. Delivery guarantee: exactly-once of what was fetched or received."""
+    """A resource, a stream of events or a webhook. Delivery guarantee: exactly-once of what was fetched or received."""
 
     kind = "http"
     takes_variables: ClassVar[bool] = True
