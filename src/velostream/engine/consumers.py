@@ -108,7 +108,7 @@ class TransformingConsumer(RepeatingConsumer):
         names: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(context, entry, gate, start=start)
-        self._transformation = BatchTransformation(context, plan, tables)
+        self._transformation = BatchTransformation(context, plan, tables, work=self.board.work)
         self.table_ids = [table.id for table in tables.values()]
         self._names = names
         self.projection = None if tables else Projection.of(plan)

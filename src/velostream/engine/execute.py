@@ -14,7 +14,9 @@ from velostream.engine.catalog import Entry
 from velostream.engine.options import query_options
 from velostream.engine.pending import PendingTransactions
 from velostream.engine.pulling import Puller
+from velostream.engine.refreshing import Refresher
 from velostream.engine.result import Result, rows_of
+from velostream.engine.settings import apply_setting
 from velostream.engine.show import Shower
 from velostream.engine.transactions import Transaction
 from velostream.engine.writing import TableWriter, refused_in_transaction
@@ -45,6 +47,7 @@ _IN_TRANSACTIONS = (
     st.Show,
     st.Describe,
     st.Explain,
+    st.ExplainAnalyze,
     st.Validate,
 )
 """What a transaction can take back, and what only looks."""
@@ -63,6 +66,7 @@ class Executor:
         self._shower = Shower(context)
         self._pending = PendingTransactions(context)
         self._puller = Puller(context, launcher)
+        self._refresher = Refresher(context, launcher, supervisor, self._puller)
         self._writer = TableWriter(context, launcher, definitions, self._puller)
 
     def interruptible(self) -> AbstractContextManager[None]:
@@ -118,20 +122,33 @@ class Executor:
                 return _done(self._drop_index(statement))
             case st.CreateIndex():
                 return _done(self._create_index(statement))
-            case st.Show():
-                return self._shower.show(statement)
-            case st.Describe():
-                return self._shower.describe(statement.name.text)
-            case st.Explain():
-                return self._explain(statement)
-            case st.Validate():
-                return self._validate(statement)
+            case st.Show() | st.Describe() | st.Explain() | st.ExplainAnalyze() | st.Validate():
+                return self._look(statement)
+            case st.SetOption():
+                apply_setting(self._context, statement.key, statement.value)
+                return _done(f"{statement.key} is set")
+            case st.Refresh():
+                self._refresher.refresh(self._entry(statement.table.text))
+                return _done(f'table "{statement.table.text}" refreshed')
             case st.Control():
                 return _done(self._supervisor.control(statement.name.text, statement.action))
             case _:
                 raise NotExecutableError.statement(
                     statement.kind, line=statement.place.line, column=statement.place.column, text=statement.text
                 )
+
+    def _look(self, statement: st.Show | st.Describe | st.Explain | st.ExplainAnalyze | st.Validate) -> Result:
+        match statement:
+            case st.Show():
+                return self._shower.show(statement)
+            case st.Describe():
+                return self._shower.describe(statement.name.text)
+            case st.Explain():
+                return self._explain(statement)
+            case st.ExplainAnalyze():
+                return self._shower.work(statement.query.text)
+            case st.Validate():
+                return self._validate(statement)
 
     def evaluate_over(self, target: Entry, *, transaction: Transaction | None = None) -> Evaluate:
         """How DML on a table asks Spark for what the table can't evaluate itself."""

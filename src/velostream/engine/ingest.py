@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from velostream.engine import together
+from velostream.engine.measuring import Stage
 from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, query_error, quoted
 from velostream.engine.sift import is_row_error, sift
@@ -362,12 +363,18 @@ class Ingest:
 
     def _run_or_sift(self, consumer: Consumer, batch: Batch) -> Outcome:
         try:
-            return consumer.run(batch)
+            with consumer.board.work.measure("read and compute") as step:
+                outcome = consumer.run(batch)
+                step.rows = outcome.rows
         except VelostreamError as error:
             if not is_row_error(error):
                 raise
-        rest, guilty = sift(batch, consumer.probe)
-        outcome = consumer.run(rest)
+        else:
+            return outcome
+        with consumer.board.work.measure("sift bad rows") as step:
+            rest, guilty = sift(batch, consumer.probe)
+            outcome = consumer.run(rest)
+            step.rows = outcome.rows
         letters = self.context.dead_letter_write(consumer.entry.name, self.source.spec.shown, guilty)
         return outcome.with_writes([letters])
 
@@ -375,6 +382,7 @@ class Ingest:
         settled = [(c, self._with_dead_letters(c, outcome, bad)) for c, outcome in outcomes if not c.dead]
         outcomes = [pair for pair in settled if not pair[0].dead]
         self.context.crash_point("ingest.before-commit")
+        began = time.perf_counter()
         deciding = [pair for pair in outcomes if pair[1].decide is not None]
         stored = [self._stored(pair) for pair in outcomes if pair[1].decide is None]
         outcomes = [pair for pair in stored if pair is not None]
@@ -392,6 +400,7 @@ class Ingest:
             # Whoever sees the new position must find the rows published.
             self._publish(consumer, outcome)
             consumer.advance(end)
+            consumer.board.work.add("commit", Stage(1, outcome.rows, time.perf_counter() - began))
             consumer.board.count(outcome.rows)
             self._settle(consumer)
             consumer.board.notify()

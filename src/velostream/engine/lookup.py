@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velostream.engine.measuring import Hits
 from velostream.engine.relations import (
     arrow_result,
     keep_alive,
@@ -37,6 +38,7 @@ from velostream.tables.memory.hash_index import Pairs, TooManyPairsError
 from velostream.tables.memory.matching import Integers
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -99,10 +101,39 @@ def _as_keys(keys: pa.Table) -> pa.ChunkedArray | pa.Table:
     return keys.column(0) if keys.num_columns == 1 else keys
 
 
+@dataclass(frozen=True)
+class LookupTally:
+    """Counts, in the workers, the rows that are looked up in a table and those that it has a row for.
+
+    A task that Spark repeats counts again: figures to look at, nothing to rely on.
+    """
+
+    looked_up: Accumulator[int]
+    found: Accumulator[int]
+
+    @staticmethod
+    def of(session: SparkSession) -> LookupTally:
+        context = session.sparkContext
+        return LookupTally(context.accumulator(0), context.accumulator(0))
+
+    def hits(self) -> Hits:
+        return Hits(self.looked_up.value, self.found.value)
+
+    def count(self, rows: int, matched: Integers) -> None:
+        """Count a batch of so many rows, of which these have matches; the same row stands once per match, in a row."""
+        self.looked_up.add(rows)
+        self.found.add(int(np.count_nonzero(np.diff(matched))) + 1 if len(matched) else 0)
+
+
 def run_stages(
-    session: SparkSession, frame: DataFrame, stages: Stages, *, tables: Mapping[str, LookupTable]
+    session: SparkSession,
+    frame: DataFrame,
+    stages: Stages,
+    *,
+    tables: Mapping[str, LookupTable],
+    tallies: Mapping[str, LookupTally] | None = None,
 ) -> DataFrame:
-    """The frame of a batch joined to its tables, which are given by the lookups' prefixes.
+    """The frame of a batch joined to its tables, which are given by the lookups' prefixes, as are the `tallies`.
 
     Nothing is executed yet but what tables in stores need to know of the batch. Rows keep their order within a
     partition, and among the matches of one row the table's.
@@ -120,7 +151,7 @@ def run_stages(
                 for lookup in lookups
             }
             used += replicas.values()
-            frame = _looked_up(frame, lookups, replicas, tables)
+            frame = _looked_up(frame, lookups, replicas, tables, tallies or {})
     return keep_alive(run_sql(session, stages.sql, {STAGE: frame}), *used)
 
 
@@ -192,6 +223,7 @@ class _Probe:
     as_of: AsOf | None = None
     time: int = 0
     """Where in the batch the time is, if it asks for the nearest version."""
+    tally: LookupTally | None = None
 
 
 def _looked_up(
@@ -199,6 +231,7 @@ def _looked_up(
     lookups: Sequence[Lookup],
     replicas: Mapping[str, Replica],
     tables: Mapping[str, LookupTable],
+    tallies: Mapping[str, LookupTally],
 ) -> DataFrame:
     """The frame and the columns of its matches, after one pass through the workers."""
     width = len(frame.columns)
@@ -224,6 +257,7 @@ def _looked_up(
                 lookup.outer,
                 lookup.as_of,
                 time,
+                tallies.get(lookup.prefix),
             )
         )
     given = frame.selectExpr("*", *keys)
@@ -273,6 +307,8 @@ class _Stage:
                 (times,) = _picked([batch.column(probe.time)], rows)
                 (versions,) = replica.take(pairs.positions, (probe.as_of.column,))
                 pairs = _nearest(pairs, times, versions, probe.as_of)
+            if probe.tally is not None:
+                probe.tally.count(count, pairs.rows)
             if probe.outer:
                 pairs = _with_missing(pairs, count)
             matches = replica.take(pairs.positions, probe.columns)

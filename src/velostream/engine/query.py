@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from velostream.engine.lookup import FetchedTable, LookupTable, ReplicatedTable, run_stages
+from velostream.engine.lookup import FetchedTable, LookupTable, LookupTally, ReplicatedTable, run_stages
 from velostream.engine.relations import Reader, run_sql
 from velostream.engine.status import State, StatusBoard
 from velostream.errors import StoreError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
+    from velostream.engine.measuring import Measurements
     from velostream.sql.plan import Lookup, MapPlan
     from velostream.tables.memory.sequence import Part
 
@@ -79,8 +80,13 @@ class Runner(ABC):
 class BatchTransformation:
     """A `MapPlan` bound to its tables: turns the frame of one batch into the frame of its result."""
 
-    def __init__(self, context: EngineContext, plan: MapPlan, tables: Mapping[str, Entry]) -> None:
+    def __init__(
+        self, context: EngineContext, plan: MapPlan, tables: Mapping[str, Entry], *, work: Measurements | None = None
+    ) -> None:
+        """`work` is told how many of the rows looked up are found."""
         self._context = context
+        self._work = work
+        self._tallies: dict[str, LookupTally] = {}
         self._plan = plan
         self._tables = tables
         self._general = context.config.get("velostream.lookup", "fast") == "general"
@@ -90,12 +96,19 @@ class BatchTransformation:
         plan = self._plan
         if plan.stages is not None and not self._general:
             tables = {lookup.prefix: self._table_of(lookup, at) for lookup in plan.stages.lookups}
-            return run_stages(session, batch, plan.stages, tables=tables)
+            return run_stages(session, batch, plan.stages, tables=tables, tallies=self._counting(session))
         frames = {
             relation: self._context.frame(session, entry, at=at, reader=Reader(plan.sql, relation))
             for relation, entry in self._tables.items()
         }
         return run_sql(session, plan.watched or plan.sql, frames | {plan.driving: batch})
+
+    def _counting(self, session: SparkSession) -> Mapping[str, LookupTally]:
+        if self._work is not None and self._plan.stages is not None and not self._tallies:
+            for lookup in self._plan.stages.lookups:
+                tally = self._tallies[lookup.prefix] = LookupTally.of(session)
+                self._work.watch_lookup(self._tables[lookup.input].name, tally.hits)
+        return self._tallies
 
     def _table_of(self, lookup: Lookup, at: int) -> LookupTable:
         """What the stage looks up in: all of a table of ours, or what a store has for the keys of the batch."""

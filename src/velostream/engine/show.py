@@ -57,6 +57,28 @@ class Shower:
             counters=self.counters(entry),
         )
 
+    def work(self, name: str) -> Result:
+        """EXPLAIN ANALYZE: what a query has done since it was started in this process, stage by stage."""
+        entry = self._context.catalog.find(name)
+        if entry is None or not entry.is_query:
+            known = [one.name for one in self._context.catalog.visible() if one.is_query]
+            raise NotFoundError.of("query", name, known=known)
+        status = self.status(entry)
+        rows: list[tuple[Any, ...]] = []
+        boards = [self._context.board(entry), *(board for _, board in self._context.hidden_inputs(entry))]
+        for board in boards:
+            behind = "" if board is boards[0] else f"{board.status.kind}: "
+            for stage, done in board.work.stages().items():
+                each = f"{done.seconds / done.times * 1000:.1f} ms each" if done.times else None
+                rows.append((behind + stage, done.times, done.rows, round(done.seconds, 6), each))
+            for table, hits in board.work.lookups().items():
+                rate = f"{hits.found / hits.looked_up:.1%} found" if hits.looked_up else None
+                rows.append((f'{behind}lookup in "{table}"', None, hits.looked_up, None, rate))
+        rows += [(counter, None, number, None, None) for counter, number in self.counters(entry).items()]
+        rate = "" if status.rows_per_second is None else f", {status.rows_per_second:.0f} rows per second"
+        rows.insert(0, (f'query "{entry.name}"', None, status.rows, None, f"{status.state}{rate}"))
+        return Result.rows(["stage", "batches", "rows", "seconds", "detail"], rows)
+
     def counters(self, entry: Entry) -> dict[str, int]:
         """What a query and the engine's own entries behind it have counted since the start."""
         boards = [self._context.board(entry)]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from velostream.engine.java import find_java
 from velostream.engine.jvm import Identity, SparkJvm, await_orphan, new_home, record_user
-from velostream.errors import Category, ClosedError, VelostreamError
+from velostream.errors import Category, ClosedError, OptionError, VelostreamError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +48,16 @@ _SESSION_SETTINGS = {
     "spark.sql.streaming.stopTimeout": "10s",
 }
 """What the engine relies on; set on every session it uses, a user's included."""
+
+_RELIED_ON = frozenset(
+    (
+        "spark.sql.adaptive.streaming.stateless.enabled",
+        "spark.sql.ansi.enabled",
+        "spark.sql.decimalOperations.allowPrecisionLoss",
+        "spark.sql.session.timeZone",
+    )
+)
+"""Those of them that answers depend on, so that no statement may change them."""
 
 _CONTEXT_SETTINGS = {
     "spark.app.name": "velostream",
@@ -129,6 +139,20 @@ class SparkRuntime:
             if self._session is not None:
                 register(self._session)
             self._functions[name] = register
+
+    def set(self, key: str, value: str) -> None:
+        """Change a setting of the session, and of every one started later; `OptionError` for one that can't be."""
+        if key in _RELIED_ON:
+            raise OptionError(f'setting "{key}" is one that the engine relies on', code="invalid-option")
+        session = self.session()
+        if not session.conf.isModifiable(key):
+            raise OptionError(
+                f'setting "{key}" is unknown to Spark, or fixed when Spark starts',
+                hint=f'velostream.connect(config={{"{key}": "{value}"}}) gives it at the start',
+                code="invalid-option",
+            )
+        session.conf.set(key, value)
+        self._config[key] = value
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from velostream.engine.measuring import Measurements
 from velostream.errors import QueryError, VelostreamError, WaitTimeoutError
 
 
@@ -57,6 +58,7 @@ class StatusBoard:
         self._failure: VelostreamError | None = None
         self._rate = _Rate()
         self._counters: dict[str, int] = {}
+        self.work = Measurements()
 
     @property
     def status(self) -> Status:

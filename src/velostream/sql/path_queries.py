@@ -1,8 +1,8 @@
 """Paths of a query said in Spark's words: lists of values, aggregates of them, ANY and ALL of them.
 
 `positions.*.shares` is an ARRAY of the values in each row, `SUM(positions.*.shares)` their sum, and
-`ANY(positions.*.shares) > 100` asks whether one of them is greater. A path of names and numbers into JSON text or a
-VARIANT, or with a number that counts from the end, is the one value there.
+`ANY(positions.*.shares) > 100` asks whether one of them is greater. A path of names and numbers is the one value there,
+into JSON text and VARIANTs too, NULL where there is none.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from velostream.sql.path_values import (
     call,
     cast,
     function_of,
+    is_single,
     single_value,
     values_along,
     variable,
@@ -250,7 +251,7 @@ class _Speller:
         predicate.replace(asked)
 
     def _spell_out_single(self, column: exp.Expr) -> None:
-        """A path of names and numbers that Spark has no way to follow."""
+        """A path of names and numbers that Spark can't follow, or fails to follow where an element isn't there."""
         origin = origin_of(self._resolved[column.meta[_NUMBER]])
         if origin is None:
             return
@@ -259,8 +260,9 @@ class _Speller:
         if whole_type is None:
             raise _UnknownTypeError
         below = (*(Field(name) for name in origin.fields), *steps)
-        counts_back = any(isinstance(step, Element) and step.number < 0 for step in steps)
-        if not below or not (counts_back or isinstance(whole_type, Variant) or is_text(whole_type)):
+        goes_on = any(isinstance(step, Element) and (step.number < 0 or step is not steps[-1]) for step in steps)
+        is_document = isinstance(whole_type, Variant) or is_text(whole_type)
+        if not below or not (goes_on or is_document) or not is_single(below, whole_type):
             return
         found = single_value(below, self._reference(origin), whole_type)
         self._put(column, whole, found.tree, found.type)

@@ -9,7 +9,7 @@ in the data; one vectorised pass of the engine walks them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final, TypeAlias
 
@@ -94,8 +94,29 @@ def _types_found(steps: Sequence[Step], value: exp.Expr, type_: pa.DataType, *, 
 
 def single_value(steps: Sequence[Step], value: exp.Expr, type_: ValueType) -> Values:
     """The one value of a path of names and numbers, NULL where there is none; `Values.tree` is that value itself."""
-    found = values_along(steps, value, type_)
-    return Values(call("get", found.tree, exp.Literal.number(0)), found.type, found.from_text)
+    if isinstance(type_, Variant) or is_text(type_):
+        found = values_along(steps, value, type_)
+        return replace(found, tree=call("get", found.tree, exp.Literal.number(0)))
+    (target,) = _types_found(steps, value, type_, nested_keys=True) or [pa.string()]
+    there = _Follower(steps, lambda tree, _: tree, nested_keys=True).follow(value, type_)
+    return Values(cast(exp.Null(), target) if there is None else there.tree, target)
+
+
+def is_single(steps: Sequence[Step], type_: ValueType) -> bool:
+    """Whether names and numbers lead to one value: never a number to the key of a map, a name to all of an array."""
+    if isinstance(type_, Variant) or is_text(type_):
+        return True
+    for step in steps:
+        if isinstance(step, Element) and pa.types.is_list(type_):
+            type_ = type_.value_type
+        elif isinstance(step, Field) and pa.types.is_struct(type_):
+            found = [field.type for field in type_ if field.name.lower() == step.name.lower()]
+            if len(found) != 1:
+                return False
+            type_ = found[0]
+        else:
+            return False
+    return True
 
 
 def call(name: str, *arguments: exp.Expr) -> exp.Anonymous:

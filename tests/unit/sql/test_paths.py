@@ -84,6 +84,22 @@ def test_an_aggregate_of_a_path_is_of_the_row_where_sql_has_no_place_for_one(fun
     assert bool(re.search(r"(?<!_)\bSUM\(", plan(select).sql)) is not of_row
 
 
+@pytest.mark.parametrize(
+    ("item", "compiled"),
+    [
+        ("orders[1].amount", "GET(`f`.`orders`, 1).`amount`"),
+        ("orders[-1]", "TRY_ELEMENT_AT(`f`.`orders`, -1)"),
+        ("f.orders[0].items[2].sku", "GET(GET(`f`.`orders`, 0).`items`, 2).`sku`"),
+        ("orders[1]", "orders[1]"),
+        ("orders.amount", "orders.amount"),
+        ("desk.a.shares", "desk.a.shares"),
+        ("positions['AAPL'].price", "positions['AAPL'].price"),
+    ],
+)
+def test_a_path_of_names_and_numbers_is_one_value(funds, plan, item, compiled):
+    assert f"SELECT {compiled}" in plan(f"SELECT {item} FROM funds f").sql
+
+
 def test_any_and_all_ask_each_value(funds, plan):
     sql = plan("SELECT id FROM funds WHERE ANY(positions.*.shares) > 100 AND 3 < ALL(orders[*].id)").sql
     assert "EXISTS(" in sql

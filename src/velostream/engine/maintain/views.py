@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from velostream.engine.catalog import EntryKind
+from velostream.engine.measuring import Stage
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
@@ -166,6 +167,10 @@ class ViewRunner(Runner):
             self._loop.wake()
             self.board.wait_for_news(0.1)
 
+    def forget_what_it_reflects(self) -> None:
+        """Have the view computed anew, as if all its inputs had changed."""
+        self._loop.have_loaded(self)
+
     def is_held_back(self) -> bool:
         """Whether an input has not been ready yet; says so on the board, and fails when the wait is up."""
         try:
@@ -189,12 +194,13 @@ class ViewRunner(Runner):
         position = {"reflects": dict(at), "plan": self._maintenance.fingerprint}
         reads = dict(at) if self._maintenance.follows else {}
         self.context.crash_point("refresh.before-commit")
-        self.context.commit(Part(writes=writes, epoch=epoch, position=position, reads=reads))
+        with self.board.work.measure("commit") as step:
+            self.context.commit(Part(writes=writes, epoch=epoch, position=position, reads=reads))
+            step.rows = self._rows_in(writes)
         self.context.crash_point("refresh.after-commit")
         self._number = epoch.number
         self.reflects = dict(at)
-        target = self.context.table(self.entry.id)
-        self.board.count(sum(write.rows.num_rows for table, write in writes if table is target))
+        self.board.count(self._rows_in(writes))
         self.caught_up()
         self.board.notify()
 
@@ -208,6 +214,7 @@ class ViewRunner(Runner):
     def _writes(self, wave: Wave) -> Sequence[tuple[Table, Write]]:
         movement = Movement(wave, self.inputs, self.reflects)
         if all(entry.id in self.reflects for entry in self.inputs.values()):
+            began = time.perf_counter()
             try:
                 writes = self._maintenance.advance(movement)
             except TableError as error:
@@ -215,8 +222,18 @@ class ViewRunner(Runner):
                     raise
                 writes = None
             if writes is not None:
+                followed = Stage(1, self._rows_in(writes), time.perf_counter() - began)
+                self.board.work.add("follow changes", followed)
                 return writes
-        return self._maintenance.load(movement)
+        with self.board.work.measure("compute all rows") as step:
+            writes = self._maintenance.load(movement)
+            step.rows = self._rows_in(writes)
+        return writes
+
+    def _rows_in(self, writes: Sequence[tuple[Table, Write]]) -> int:
+        """How many rows of the view's own table are written."""
+        target = self.context.table(self.entry.id)
+        return sum(write.rows.num_rows for table, write in writes if table is target)
 
     def failed(self, at: Mapping[str, int] | None, error: VelostreamError) -> None:
         """Keep the last version. What the data caused is tried again when an input changes, the rest after a while.
@@ -265,6 +282,12 @@ class MaintenanceLoop:
             self._runners.pop(runner.entry.id, None)
 
     def wake(self) -> None:
+        self._wake.set()
+
+    def have_loaded(self, runner: ViewRunner) -> None:
+        """Between two waves, let a view reflect nothing: the next one loads it."""
+        with self._lock:
+            runner.reflects = {}
         self._wake.set()
 
     def close(self) -> None:
