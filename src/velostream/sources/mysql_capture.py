@@ -119,6 +119,7 @@ class MysqlCapture(ReadingMode):
 
     def commit(self, end: Offset) -> None:
         self._end_load()
+        self._piece = None
         self._moved_at = time.monotonic()
 
     def forget(self, position: Offset) -> None:

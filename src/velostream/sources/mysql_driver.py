@@ -91,6 +91,8 @@ class MysqlDriver(DatabaseDriver):
                 line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         settings = {
             "time_zone": "'+00:00'",
+            # The log knows no spaces at the end of a CHAR.
+            "sql_mode": "REPLACE(@@sql_mode, 'PAD_CHAR_TO_FULL_LENGTH', '')",
             # Rows wait in the line while those before are committed.
             "net_write_timeout": str(_LONGEST_SILENCE_SECONDS),
             "wait_timeout": str(_LONGEST_SILENCE_SECONDS),
@@ -114,7 +116,7 @@ class MysqlDriver(DatabaseDriver):
     def failure(self, error: BaseException, *, name: str | None = None) -> SourceError:
         """What an error of PyMySQL means; without the password."""
         code = code_of(error)
-        text = str(error.args[-1]) if error.args else "the connection is closed"
+        text = str(error.args[-1] if error.args else "") or "the connection is closed"
         reason = self.address.without_password(f"{text} ({code})" if code else text)
         # Without a number it is the driver's own word for a connection that is of no more use.
         category = category_of_code(code) if code else Category.NETWORK

@@ -333,7 +333,8 @@ class _Decoder:
             case Effect.EMPTIED:
                 self._pieces.append(ChangedRows(truncated=True))
             case Effect.UNTOLD:
-                raise UntoldError(f"what this did to its rows isn't told: {statement[:200]}")
+                # No more of it, as values may stand in it.
+                raise UntoldError(f"what this did to its rows isn't told: {' '.join(statement.split()[:4])} …")
         return not self._in_transaction
 
     def _take_rows(self, event: Any) -> None:

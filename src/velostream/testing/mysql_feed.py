@@ -81,7 +81,8 @@ class MysqlFeed(SourceFeed):
 
     @contextmanager
     def _without_rights(self, _: Source) -> Iterator[Source]:
-        self._service.execute("CREATE OR REPLACE USER powerless IDENTIFIED BY %s", [self.secrets[0]])
+        self._service.execute("DROP USER IF EXISTS powerless")
+        self._service.execute("CREATE USER powerless IDENTIFIED BY %s", [self.secrets[0]])
         yield self._source(**self._options, username="powerless", password=self.secrets[0])
         self._service.execute("DROP USER powerless")
 

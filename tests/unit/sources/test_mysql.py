@@ -288,15 +288,9 @@ def test_a_load_that_loses_its_server_begins_anew(database, captured):
     reader = captured(fetch__size="1")
     source = reader.source
     end = source.latest_offset(None, max_rows=1_000)
-    ((number,),) = database.ask(
-        "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_is_read_only = 1"
-    ) or ((0,),)
-    if not number:
-        # A transaction that has read nothing yet isn't listed: it is the one that has been there longest.
-        ((number,),) = database.ask(
-            "SELECT MIN(id) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        )
-    database.run(f"KILL {number}")
+    others = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    for (number,) in database.ask(others):
+        database.run(f"KILL {number}")
     (part,) = source.partitions(None, end)
     with pytest.raises(SourceError):
         list(source.read(part, reader.schema, print))
@@ -590,3 +584,13 @@ def _time(chance: random.Random) -> str:
 def _moment(chance: random.Random) -> str:
     moment = datetime(1971, 1, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(60 * 365 * 86_400 * 10**6))
     return moment.replace(tzinfo=None).isoformat(sep=" ")
+
+
+def test_what_the_server_pads_on_request_is_not_padded(database):
+    database.run("CREATE TABLE t (c CHAR(5))", "INSERT INTO t VALUES ('ab')")
+    ((mode,),) = database.ask("SELECT @@GLOBAL.sql_mode")
+    database.run(f"SET GLOBAL sql_mode = 'ANSI,PAD_CHAR_TO_FULL_LENGTH,{mode}'")
+    try:
+        assert Reader(database.source(table="t")).read() == [{"c": "ab"}]
+    finally:
+        database.run(f"SET GLOBAL sql_mode = '{mode}'")
