@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from velostream.errors import SourceError
+from velostream.errors import SourceError, VelostreamError
 from velostream.model.http import HttpClient
 from velostream.model.retry import RetryPolicy
 from velostream.sources.http_receivers import Arrival, Inbox, Receiver, records_of
@@ -96,10 +96,14 @@ class EventReceiver(Receiver):
             try:
                 # That a server ends a stream now and then is no trouble: it is there when it is asked again.
                 self._listen()
-            except SourceError as error:
+            except VelostreamError as error:
                 self.trouble = error
-            except OSError as error:
-                self.trouble = SourceError("events can't be kept", detail=str(error), hint="make room on the disk")
+            except Exception as error:  # noqa: BLE001 - whatever it is must show, and not end the thread
+                self.trouble = SourceError(
+                    f'events of "{self._client.address.url}" can\'t be kept',
+                    detail=f"{type(error).__name__}: {error}",
+                    hint="check that there is room on the disk of the state directory",
+                )
             attempts = 1 if self._response is not None else attempts + 1
             self._response = None
             self._settled.set()

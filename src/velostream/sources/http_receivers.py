@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from velostream.errors import SourceError
+from velostream.errors import VelostreamError
 from velostream.formats.json import parse_json
 from velostream.model.rows import json_text
 from velostream.model.schema import Schema
@@ -83,7 +83,7 @@ class Inbox:
 class Receiver(ABC):
     """Brings records from outside into an inbox, on threads of its own."""
 
-    trouble: SourceError | None = None
+    trouble: VelostreamError | None = None
     """Why nothing comes at present."""
 
     @abstractmethod

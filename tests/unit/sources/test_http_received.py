@@ -183,6 +183,23 @@ def test_a_server_of_events_that_is_away_is_said_so_and_found_again(followed, se
     assert rows_of(source) == [{"id": 1}]
 
 
+def test_events_that_can_not_be_kept_are_asked_for_again(followed, server, tmp_path):
+    (tmp_path / "blocked").write_text("in the way")
+    source = followed(server.events("/events"), folder="blocked/received", http_mode="sse")
+    server.send("/events", '{"id": 1}')
+
+    def is_told():
+        try:
+            return source.latest_offset(source.initial_offset()) is None
+        except VelostreamError as error:
+            return "can't be kept" in error.message and error.category.retriable
+
+    until(is_told)
+    (tmp_path / "blocked").unlink()
+    until(lambda: Spool(tmp_path / "blocked" / "received").count() == 1)
+    assert rows_of(source) == [{"id": 1}]
+
+
 @pytest.mark.parametrize(
     ("reply", "category"),
     [
