@@ -33,7 +33,7 @@ class MongodbAddress:
     database: str
     username: str | None = None
     password: str | None = field(default=None, repr=False)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further settings of the driver, in lower case: `replicaset`, `authsource`, `tls` …"""
 
     @classmethod

@@ -24,6 +24,8 @@ from velostream.sources.database import DatabaseDriver, DatabaseSession, Selecti
 from velostream.sources.mongodb_values import ID, Document, bson_of, rows_of, schema_of
 
 _SAMPLE = 1_000
+_DOCUMENTS_AT_ONCE = 5_000
+"""In memory, whatever `fetch.size` says: documents may be large."""
 _DOCUMENTS_WORTH_A_PART = 100_000
 _SAMPLES_PER_PART = 20
 SNAPSHOT_GONE = frozenset({239, 246})
@@ -176,6 +178,7 @@ class MongodbSession(DatabaseSession):
         from bson import json_util
 
         command: dict[str, Any] = json_util.loads(statement.sql)
+        size = min(size, _DOCUMENTS_AT_ONCE)
         with self._driver.failures(name=command["find"]):
             concern = read_concern(self.snapshot, of_one_moment=self._driver.of_one_moment)
             cursor = self._ask({**command, "batchSize": size, "readConcern": concern})
@@ -206,11 +209,13 @@ class MongodbSession(DatabaseSession):
             if count < 2:
                 return ()
             ends = [collection.find_one({}, {ID: 1}, sort={ID: direction}) for direction in (1, -1)]
-            if None in ends or len({_bracket(end[ID]) for end in ends}) > 1:
+            if not all(end and ID in end for end in ends) or len({_bracket(end[ID]) for end in ends}) > 1:
                 # Comparisons find only values of a kind, and here are several.
                 return ()
             sampled = [{"$sample": {"size": count * _SAMPLES_PER_PART}}, {"$project": {ID: 1}}, {"$sort": {ID: 1}}]
             ids = [document[ID] for document in collection.aggregate(sampled)]
+        if len(ids) < count:
+            return ()
         bounds = [ids[len(ids) * number // count] for number in range(1, count)]
         ranges = [
             ({"$gte": low} if low is not None else {}) | ({"$lt": high} if high is not None else {})

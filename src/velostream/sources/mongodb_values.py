@@ -16,7 +16,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from velostream.model.change import CHANGE
-from velostream.model.inference import ObservedType
 from velostream.model.rows import infer_schema, records_to_arrow
 from velostream.model.schema import Column, Schema
 from velostream.sources.base import BadRecord, OnBad
@@ -30,7 +29,7 @@ _PYTHON_TYPES = frozenset({type(None), bool, int, float, str, bytes, datetime})
 def schema_of(documents: Sequence[Document], fields: Sequence[str] = ()) -> Schema | None:
     """The columns that documents show, `_id` the first of them and the key; None where there are no documents.
 
-    `fields` are those wanted; all where there are none.
+    `fields` are those wanted; all where there are none. Documents of a view may have no `_id`: then there is no key.
     """
     if not documents:
         return None
@@ -39,9 +38,11 @@ def schema_of(documents: Sequence[Document], fields: Sequence[str] = ()) -> Sche
         {name: value for name, value in plain(document).items() if not fields or name in wanted}
         for document in documents
     )
-    identity = found.find(ID) or Column(ID, ObservedType().type())
-    others = tuple(column for column in found.columns if column.name != ID)
-    return Schema((Column(ID, identity.type, nullable=False), *others), (ID,))
+    identity = found.find(ID)
+    if identity is None:
+        return found
+    others = (column for column in found.columns if column is not identity)
+    return Schema((Column(identity.name, identity.type, nullable=False), *others), (identity.name,))
 
 
 def rows_of(documents: Sequence[Document], schema: Schema, on_bad: OnBad) -> pa.Table:

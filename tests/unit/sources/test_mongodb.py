@@ -365,6 +365,17 @@ def test_changes_that_the_server_has_forgotten_are_lost(database):
     assert again.latest_offset(forgotten, max_rows=10)["load"] == 2
 
 
+def test_documents_of_a_view_may_have_no_id(database, monkeypatch):
+    monkeypatch.setattr("velostream.sources.mongodb_driver._DOCUMENTS_WORTH_A_PART", 1)
+    database.orders.insert_many([{"_id": n, "n": n} for n in range(4)])
+    database.client.get_default_database().create_collection(
+        "bare", viewOn="orders", pipeline=[{"$project": {"_id": 0}}, {"$sort": {"n": 1}}]
+    )
+    bare = Reader(database.source(collection="bare"))
+    assert bare.schema.key == ()
+    assert bare.read() == [{"n": n} for n in range(4)]
+
+
 def test_a_view_has_rows_and_no_changes(database):
     database.orders.insert_many([{"_id": n, "n": n} for n in range(4)])
     database.client.get_default_database().create_collection(
