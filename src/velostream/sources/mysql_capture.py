@@ -23,7 +23,8 @@ from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, 
 from velostream.sources.capture import ChangedRows, partitions_of, refuse_what_a_log_ignores
 from velostream.sources.database import ReadingMode
 from velostream.sources.mysql_driver import MysqlSession
-from velostream.sources.mysql_log import LogPiece, LogPosition, MysqlLog, UntoldError
+from velostream.sources.mysql_events import UntoldError
+from velostream.sources.mysql_log import LogPiece, LogPosition, MysqlLog
 from velostream.sources.mysql_table import CapturedTable, captured_table
 from velostream.sources.mysql_types import column_of_log
 from velostream.sources.polling import with_sign
