@@ -151,7 +151,7 @@ _BY_CODE: dict[int, Category] = {
         (Category.MISSING, (60, 81, 218)),
         (Category.TIMEOUT, (159, 160)),
         (Category.STATE, (241, 243, 252)),
-        (Category.CONFIGURATION, (16, 42, 43, 46, 47, 62, 115, 386, 457)),
+        (Category.CONFIGURATION, (16, 42, 43, 46, 47, 53, 62, 70, 115, 386, 457)),
     )
     for code in codes
 }

@@ -16,7 +16,6 @@ from velostream.model.clickhouse import (
     Bound,
     ClickhouseServer,
     category_of,
-    is_nullable,
     marker,
     quote,
     reason_of,
@@ -99,10 +98,9 @@ class ClickhouseSession(DatabaseSession):
         self._client = client
 
     def discover(self, selection: Selection) -> Schema:
-        found = self._columns(self._driver.select(selection.unlimited, ()), name=selection.shown)
-        return Schema(
-            tuple(Column(name, read_as(type_).type, nullable=is_nullable(type_)) for name, type_ in found.items())
-        )
+        columns = self._columns(self._driver.select(selection.unlimited, ()), name=selection.shown)
+        found = {name: read_as(type_) for name, type_ in columns.items()}
+        return Schema(tuple(Column(name, one.type, nullable=one.nullable) for name, one in found.items()))
 
     def rows(self, statement: Statement, schema: Schema, on_bad: OnBad, *, size: int) -> Iterator[pa.RecordBatch]:
         times = TimeRules(self._driver.timezone)
@@ -113,7 +111,7 @@ class ClickhouseSession(DatabaseSession):
             for name, type_ in columns.items()
         )
         text, values = typed(
-            f"SELECT {', '.join(listed)} FROM ({statement.sql}) "
+            f"SELECT {', '.join(listed) or '1'} FROM ({statement.sql}) "
             "SETTINGS output_format_arrow_string_as_string = 0, query_plan_remove_redundant_sorting = 0, "
             f"output_format_arrow_compression_method = '{self._driver.compression}'",
             _bound_values(statement),
@@ -122,8 +120,7 @@ class ClickhouseSession(DatabaseSession):
             stream = self._client.raw_stream(text, parameters=values, fmt="ArrowStream")
         read = 0
         with closing(stream):
-            batches = self._batches(stream)
-            for batch in batches:
+            for batch in self._batches(stream):
                 arrived = pa.Table.from_batches([batch])
 
                 def reject(index: int, reason: str, arrived: pa.Table = arrived, read: int = read) -> None:

@@ -42,6 +42,10 @@ class ReadAs:
     type: pa.DataType
     store_type: str
 
+    @property
+    def nullable(self) -> bool:
+        return self.store_type.startswith("Nullable(")
+
 
 def read_as(store_type: str) -> ReadAs:
     """How a column is read whose type the server names so; what has no type of ours as its text."""
@@ -59,6 +63,8 @@ def read_as(store_type: str) -> ReadAs:
     decimal = re.fullmatch(r"(\d+), (\d+)", inside) if name == "Decimal" else None
     if decimal is not None and int(decimal[1]) <= _MOST_DIGITS:
         return ReadAs(pa.decimal128(int(decimal[1]), int(decimal[2])), f"Decimal({inside})")
+    if name == "AggregateFunction":
+        return ReadAs(pa.binary(), "String")
     # These two have NULLs of their own.
     return ReadAs(pa.string(), "Nullable(String)" if name in ("Variant", "Dynamic") else "String")
 

@@ -120,6 +120,17 @@ def test_types_of_types(store_type, ours, asked):
     assert asked is None or found.store_type == asked
 
 
+def test_nulls_are_where_types_hide_them(url, run):
+    run(
+        "CREATE TABLE hidden (k Int8, a SimpleAggregateFunction(any, Nullable(String)), v Variant(String, UInt8), "
+        "s AggregateFunction(sum, UInt8)) ENGINE = Memory"
+    )
+    run("INSERT INTO hidden SELECT 1, NULL, NULL, sumState(toUInt8(3))")
+    shown = source(url, query="SELECT k, a, v, finalizeAggregation(s) AS total FROM hidden")
+    assert rows_of(shown) == [{"k": 1, "a": None, "v": None, "total": Decimal(3)}]
+    assert rows_of(source(url, table="hidden"))[0]["s"] == (3).to_bytes(8, "little")
+
+
 def test_bytes_that_are_no_text_are_set_aside(url, run):
     run("CREATE TABLE texts (n Int32, s String) ENGINE = Memory")
     run("INSERT INTO texts SELECT 1, 'fine' UNION ALL SELECT 2, unhex('ff')")
