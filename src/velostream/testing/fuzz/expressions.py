@@ -75,6 +75,12 @@ class Expressions:
         there = [family for family in families if family in _LITERALS or any(one.family is family for one in columns)]
         return self.value(scope, self._random.choice(there))
 
+    def computed(self, scope: Scope, families: Sequence[Family]) -> Expression:
+        """A value of one of the families that is no mere column."""
+        makers = self._makers()
+        family = self._random.choice([one for one in families if one in makers])
+        return self._random.choice(makers[family])(scope, 1)
+
     def condition(self, scope: Scope, depth: int = 0) -> Text:
         """A condition, which may be unknown."""
         drawn = self._random.random()

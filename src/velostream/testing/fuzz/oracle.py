@@ -8,7 +8,9 @@ from typing import Self
 
 import pyarrow as pa
 
+from velostream.engine.relations import spark_errors_translated
 from velostream.engine.spark import SparkRuntime
+from velostream.errors import VelostreamError
 
 
 class Oracle:
@@ -35,19 +37,17 @@ class Oracle:
 
     def define(self, name: str, query: str) -> str | None:
         """Make a query a relation without running it; what Spark has against it, if anything."""
-        from pyspark.errors import PySparkException
-
         try:
-            self._session.sql(query).createOrReplaceTempView(name)
-        except PySparkException as error:
+            with spark_errors_translated():
+                self._session.sql(query).createOrReplaceTempView(name)
+        except VelostreamError as error:
             return str(error)
         return None
 
     def ask(self, query: str) -> pa.Table | str:
         """The answer, or the error that Spark ends with."""
-        from pyspark.errors import PySparkException
-
         try:
-            return self._session.sql(query).toArrow()
-        except PySparkException as error:
+            with spark_errors_translated():
+                return self._session.sql(query).toArrow()
+        except VelostreamError as error:
             return str(error)

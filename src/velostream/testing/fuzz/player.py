@@ -60,13 +60,14 @@ class Tally:
     empty: int = 0
     """Answers without rows, which prove little."""
     views: int = 0
-    refused_by_spark: int = 0
+    refused_by_spark: list[str] = field(default_factory=list)
+    """Why Spark can't answer some of the queries, which are not compared."""
     strategies: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         strategies = ", ".join(f"{count} {name}" for name, count in sorted(self.strategies.items()))
         compared = f"{self.checks} answers ({self.empty} empty) of {self.views} views compared ({strategies})"
-        return f"{compared}; Spark refused {self.refused_by_spark}"
+        return f"{compared}; Spark refused {len(self.refused_by_spark)}"
 
 
 class _FailedError(Exception):
@@ -187,8 +188,9 @@ class _Player:
 
     def _create(self, view: ViewSpec) -> None:
         self._tell_spark()
-        if self._oracle.define(view.name, view.sparks) is not None:
-            self._tally.refused_by_spark += 1
+        reason = self._oracle.define(view.name, view.sparks)
+        if reason is not None:
+            self._tally.refused_by_spark.append(f"{reason} in {view.sparks}")
             return
         strategy = self._strategy(view.ddl)
         self._connection.execute(view.ddl)
@@ -217,7 +219,7 @@ class _Player:
         for view in views:
             answer = self._oracle.ask(str(view.spec.per_batch))
             if isinstance(answer, str):
-                self._give_up(view)
+                self._give_up(view, answer)
                 continue
             view.given.append(answer)
             self._drain(view)
@@ -243,7 +245,7 @@ class _Player:
         for name, view in list(self._views.items()):
             right = self._right(view)
             if isinstance(right, str):
-                self._give_up(view)
+                self._give_up(view, right)
                 continue
             self._drain(view)
             self._check(name, right)
@@ -262,9 +264,9 @@ class _Player:
         self._oracle.put(BATCHES, given)
         return self._oracle.ask(view.spec.of_batches)
 
-    def _give_up(self, view: _RunningView) -> None:
+    def _give_up(self, view: _RunningView, reason: str) -> None:
         """Spark itself fails with these rows, so there is nothing to compare with."""
-        self._tally.refused_by_spark += 1
+        self._tally.refused_by_spark.append(f"{reason} in {view.spec.sparks}")
         del self._views[view.spec.name]
 
     def _drain(self, view: _RunningView) -> None:

@@ -50,7 +50,7 @@ class Queries:
         return self._select(scope, origin)
 
     def _select(self, scope: Scope, origin: Text, *, families: Sequence[Family] = tuple(Family)) -> QueryText:
-        items = [self._item(scope, families) for _ in range(self._random.randint(1, 4))]
+        items = [self._item(scope, families) for _ in range(self._random.randint(1, 6))]
         columns, listed = self._named(items)
         return QueryText(sql("SELECT {} FROM {}{}", listed, origin, self._where(scope)), columns)
 
@@ -62,6 +62,8 @@ class Queries:
             return self._expressions.scalar(scope)
         if drawn < 0.19 and Family.TRUTH in families:
             return Expression(self._expressions.subquery(scope), Family.TRUTH)
+        if drawn < 0.5:
+            return self._plain.computed(scope, families)
         return self._expressions.any_value(scope, families=families)
 
     def _where(self, scope: Scope) -> Text:
@@ -74,7 +76,7 @@ class Queries:
     def _groups_of(self, scope: Scope, origin: Text) -> QueryText:
         count = self._random.choice((0, 1, 1, 1, 2))
         groups = {one.text.ours: one for one in (self._group(scope) for _ in range(count))}
-        aggregates = [aggregate(self._random, self._plain, scope) for _ in range(self._random.randint(1, 3))]
+        aggregates = [aggregate(self._random, self._plain, scope) for _ in range(self._random.randint(1, 5))]
         columns, listed = self._named([*groups.values(), *aggregates])
         text = sql("SELECT {} FROM {}{}", listed, origin, self._where(scope))
         if groups:
