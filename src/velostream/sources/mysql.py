@@ -41,8 +41,8 @@ class MysqlSource(DatabaseSource):
             "fail",
             ("fail", "snapshot"),
         ),
-        Option("binlog.file", "with initial.load = none: the file of the log to begin with"),
-        Option("binlog.position", "where in that file", OptionType.INTEGER),
+        Option("binlog.file", "with initial.load = none: the file of the log to begin with, or auto"),
+        Option("binlog.position", "where in that file, or auto"),
     )
 
     def reach(self) -> tuple[MysqlDriver, str | None]:
@@ -71,7 +71,7 @@ class MysqlSource(DatabaseSource):
     def schema(self) -> Schema | None:
         found = super().schema()
         if found is not None and isinstance(self.mode, MysqlCapture):
-            self.mode.check(found)
+            self.mode.check()
         return found
 
     def reading_mode(self) -> ReadingMode:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from velostream.errors import OptionError, SourceError, present
 from velostream.model.change import CHANGE
 from velostream.model.conform import TimeRules, conform
+from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
 from velostream.sources.capture import ChangedRows, partitions_of, refuse_what_a_log_ignores
@@ -82,7 +83,7 @@ class MysqlCapture(ReadingMode):
             end = self._present_end(start, at)
             piece = self._look(start, changes=1 if max_rows is None else min(max_rows, _CHANGES_AT_ONCE), end=end)
         except UntoldError as gap:
-            return self._after_a_gap(start, str(gap), error=gap)
+            return self._after_a_gap(start, gap)
         if piece is not None:
             if max_rows is None:
                 # It takes a look at everything to know where the last of it ends; the present end will do as well.
@@ -150,14 +151,11 @@ class MysqlCapture(ReadingMode):
         """The rows of the moment that was begun. An instance that has begun none, such as one in a worker that answers
         a SELECT, reads a moment of its own: nobody follows the log from there.
         """
-        begun = self._loaded == end and self._moment is not None
-        session = self._moment if begun else None
-        if session is None and self._loaded is not None:
-            raise SourceError.unreachable(
-                "mysql", where=str(self._source.driver.address), reason="the session that the load was begun in is gone"
-            )
-        own = session is None
-        session = session or self._source.driver.open()
+        own = self._loaded is None
+        session = self._source.driver.open() if own else self._moment
+        if session is None or not (own or self._loaded == end):
+            where = str(self._source.driver.address)
+            raise SourceError.unreachable("mysql", where=where, reason="the session of this load is gone")
         try:
             statement = self._source.driver.select(self._source.selection, self._source.columns_of(schema))
             size = self._source.settings.integer("fetch.size") or 1
@@ -190,14 +188,17 @@ class MysqlCapture(ReadingMode):
         awaited = self._wanted is not None and self._wanted > at
         return late or awaited or end.number != at.number or end.place - at.place > _QUIET_BYTES
 
-    def _after_a_gap(self, start: Offset, reason: str, *, error: BaseException | None) -> Offset:
+    def _after_a_gap(self, start: Offset, gap: UntoldError) -> Offset:
         """The log doesn't tell what comes after the position."""
         if self._source.settings.text("cdc.on.gap") == "snapshot":
             self._passed = None
             return self._begin(start)
-        raise SourceError.log_lost("mysql", self._source.selection.shown, reason=reason) from error
+        raise self._lost(gap) from gap
 
-    def check(self, schema: Schema) -> None:
+    def _lost(self, gap: UntoldError) -> SourceError:
+        return SourceError.log_lost("mysql", self._source.selection.shown, reason=str(gap))
+
+    def check(self) -> None:
         """See that the log can tell all changes of the table. Raises `SourceError` where it can't."""
         if self._table is not None:
             return
@@ -219,7 +220,7 @@ class MysqlCapture(ReadingMode):
         )
 
     def _captured(self) -> CapturedTable:
-        self.check(present(self._source.schema()))
+        self.check()
         return present(self._table)
 
     def _look(self, start: Offset, *, changes: int, end: LogPosition) -> _Piece | None:
@@ -241,7 +242,7 @@ class MysqlCapture(ReadingMode):
             try:
                 decoded = self._read(LogPosition.parse(start["log"]), until=LogPosition.parse(end["log"]))
             except UntoldError as gap:
-                raise SourceError.log_lost("mysql", self._source.selection.shown, reason=str(gap)) from gap
+                raise self._lost(gap) from gap
             self._piece = _Piece(start, end, decoded)
         return self._piece.decoded
 
@@ -283,10 +284,10 @@ def _after(start: Any, position: LogPosition) -> Offset:
     return start | {"log": str(position)}
 
 
-def _first_position(settings: Any) -> LogPosition | str:
+def _first_position(settings: Options) -> LogPosition | str:
     """Where to begin without a load, as the options say: a position, `latest` or `earliest`."""
     written = settings.text("cdc.start") or settings.text("cdc.start.position")
-    file, place = settings.text("binlog.file"), settings.text("binlog.position")
+    file, place = (_unless_auto(settings.text(name)) for name in ("binlog.file", "binlog.position"))
     if file is not None and place is not None and written is None:
         written = f"{file}:{place}"
     elif file is not None or place is not None:
@@ -295,12 +296,17 @@ def _first_position(settings: Any) -> LogPosition | str:
             hint="WITH ('binlog.file' = 'mysql-bin.000007', 'binlog.position' = '4', 'initial.load' = 'none')",
             code="invalid-option",
         )
-    if written is not None and settings.text("initial.load") != "none":
+    if written is None:
+        return "latest"
+    if settings.text("initial.load") != "none":
         raise OptionError(
             "a place in the log to begin at needs initial.load = none",
             detail="with a load, the log is followed from the load's own place on",
             hint="WITH ('initial.load' = 'none')",
             code="invalid-option",
         )
-    written = (written or "latest").lower() if (written or "").lower() in ("", "latest", "earliest") else written
-    return written if written in ("latest", "earliest") else LogPosition.parse(str(written))
+    return written.lower() if written.lower() in ("latest", "earliest") else LogPosition.parse(written)
+
+
+def _unless_auto(written: str | None) -> str | None:
+    return None if written is None or written.lower() == "auto" else written

@@ -24,7 +24,6 @@ _FIRST_PLACE = 4
 """Where events begin in a file of the log."""
 _CANT_BE_READ = 1236
 """The server's number for a place in the log that it doesn't have, or can't read."""
-_SYNTAX = 1064
 _LONGEST_LOCK_SECONDS = 10
 
 
@@ -80,18 +79,12 @@ class MysqlLog:
 
     def end(self) -> LogPosition:
         """The place after all that anyone can have seen."""
-        for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
-            try:
-                found = self.ask(statement)
-            except SourceError as error:
-                # MySQL has another word for it since 8.4.
-                if error.__cause__ is not None and code_of(error.__cause__) == _SYNTAX:
-                    continue
-                raise
-            if not found:
-                break
-            return LogPosition.of(str(found[0]["File"]), int(found[0]["Position"] or 0))
-        raise self.refusal("it keeps no log; start it with --log-bin")
+        version = self._connected().get_server_info()
+        renamed = re.match(r"(8\.[2-9]|9|\d\d)", version) and "mariadb" not in version.lower()
+        found = self.ask("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+        if not found:
+            raise self.refusal("it keeps no log; start it with --log-bin")
+        return LogPosition.of(str(found[0]["File"]), int(found[0]["Position"] or 0))
 
     def first(self) -> LogPosition:
         """The oldest place that there is."""
@@ -100,22 +93,24 @@ class MysqlLog:
 
     def server(self) -> str:
         """Which server it is; another one has another log, though its files may have the same names."""
-        if self._server is None or not self._is_connected:
+        self._connected()
+        if self._server is None:
             found = self.ask("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')")
             known = {row["Variable_name"]: row["Value"] for row in found}
             self._server = str(known.get("server_uuid") or known["server_id"])
         return self._server
 
-    @property
-    def _is_connected(self) -> bool:
-        return self._connection is not None and bool(self._connection.open)
-
     def ask(self, sql: str, values: Sequence[Any] = ()) -> list[dict[str, str | None]]:
         """A small result, as texts by column."""
+        connection = self._connected()
         with self._driver.failures():
-            if not self._is_connected:
+            return ask(connection, sql, values)
+
+    def _connected(self) -> Any:
+        if self._connection is None or not self._connection.open:
+            with self._driver.failures():
                 self._connection, self._server = self._driver.connect(), None
-            return ask(self._connection, sql, values)
+        return self._connection
 
     def refusal(self, reason: str) -> SourceError:
         """The server isn't set up for what is asked of it."""
@@ -237,6 +232,9 @@ class MysqlLog:
             raise UntoldError(f"an event after {start} can't be read: {type(error).__name__}: {error}") from error
         finally:
             reader.close()
+            for connection in connections:
+                if connection.open:
+                    connection.close()
 
 
 def _library() -> tuple[Any, list[Any]]:

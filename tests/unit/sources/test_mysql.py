@@ -318,7 +318,8 @@ def test_changes_alone_may_be_taken_from_any_place(database, captured):
     latest = captured(initial__load="none")
     assert latest.read() == []
     named = {"binlog__file": place.file, "binlog__position": str(place.place)}
-    for options in ({"cdc__start": str(place)}, {"cdc__start": "earliest"}, named):
+    automatic = {"cdc__start__position": str(place), "binlog__file": "auto", "binlog__position": "auto"}
+    for options in (automatic, {"cdc__start": "earliest"}, named):
         reader = captured(initial__load="none", **options)
         assert reader.read() == []
         assert changes(reader.read())[-1] == (1, 3, "three")
