@@ -44,6 +44,7 @@ class Stage:
         self._staged: list[pa.Table] = []
         self._staged_keys: list[Sequence[Hashable] | None] = []
         self._staged_rows = 0
+        self._writes = 0
         self._unindexed: list[tuple[Sequence[Hashable], Integers]] = []
         self._overlay: dict[Hashable, int] = {}
         """Where the keys touched by this commit are now, -1 for nowhere; over the generation's index."""
@@ -51,6 +52,7 @@ class Stage:
     def apply(self, write: Write) -> None:
         """Stage one more write; raises `TableError` when the table can't take it."""
         keyed = bool(self._schema.key)
+        self._writes += 1
         match write.mode:
             case Mode.APPEND if keyed:
                 self._append(self._conformed(write.rows))
@@ -81,13 +83,13 @@ class Stage:
         dropped = self._removed[~in_generation] - self._base
         if len(dropped):
             rows = rows.filter(pa.array(_all_but(dropped, rows.num_rows)))
-        writes = len(self._staged)
-        if writes > 1 and len(removed) and rows.num_rows:
+        if self._writes > 1 and len(removed) and rows.num_rows:
+            # What one write removes and another adds again stays where it is, as within one write.
             same = match_rows(self._generation.chunks.take(removed), rows)
             if len(same.left):
                 rows = rows.filter(pa.array(_all_but(same.right, rows.num_rows)))
                 removed = removed[_all_but(same.left, len(removed))]
-        keys = self._staged_keys[0] if writes == 1 and rows.num_rows == self._staged_rows else None
+        keys = self._staged_keys[0] if len(self._staged) == 1 and rows.num_rows == self._staged_rows else None
         return Delta(rows, np.sort(removed), keys)
 
     def _append(self, rows: pa.Table) -> None:

@@ -192,6 +192,15 @@ def test_several_writes_of_one_commit_see_one_another(people, sequence):
     assert (commit.changed["people"].added, commit.changed["people"].removed) == (2, 1)
 
 
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_one_write_removes_and_the_next_adds_again_has_not_changed(keyed, people, bag, sequence):
+    table = people if keyed else bag
+    table.commit(write(Mode.APPEND, (1, "a"), (2, "b"), (3, "c")))
+    steps = [changes((1, "a", -1), (2, "b", -1), (3, "c", -1)), changes((1, "a", 1), (2, "B", 1), (3, "c", 1))]
+    sequence.commit(Part(writes=[(table, step) for step in steps]))
+    assert tuples(table.changes(1).arrow) == [(2, "B", 1), (2, "b", -1)]
+
+
 def test_several_writes_to_a_bag_in_one_commit_see_one_another(bag, sequence):
     bag.commit(write(Mode.APPEND, (1, "a"), (2, "b")))
     steps = [
