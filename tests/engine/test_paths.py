@@ -121,6 +121,15 @@ def test_conditions_over_values(connection, condition, ids):
     assert [row[0] for row in connection.execute(f"SELECT id FROM funds WHERE {condition} ORDER BY id")] == ids
 
 
+def test_tables_and_dml_take_conditions_over_values(connection):
+    assert [row["id"] for row in connection.table("funds").filter("ANY(by_name.*.shares) > 100")] == [1]
+    connection.execute("CREATE TABLE sums (id INT PRIMARY KEY, items ARRAY<INT>, total BIGINT)")
+    connection.execute("INSERT INTO sums VALUES (1, array(1, 2), 0), (2, array(9), 0)")
+    connection.execute("DELETE FROM sums WHERE ANY(items[*]) > 8")
+    connection.execute("UPDATE sums SET total = SUM(items[*])")
+    assert connection.execute("SELECT id, total FROM sums").fetchall() == [(1, 3)]
+
+
 def test_views_and_streams_follow_paths():
     with velostream.connect() as connection:
         connection.execute("CREATE TABLE carts (id INT PRIMARY KEY, items ARRAY<STRUCT<n: INT>>, note STRING)")

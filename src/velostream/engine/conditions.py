@@ -48,11 +48,6 @@ class Condition:
         """What the store can't evaluate itself, so that we do on the rows it gives; None when it does all of it."""
         return None if self.compiled is None else self.compiled.remainder
 
-    @property
-    def sql(self) -> str:
-        """The condition as Spark SQL."""
-        return str(self.tree.sql(dialect="spark"))
-
 
 class Recent(Generic[_Value]):
     """What was used last, so many of it; for many threads."""

@@ -18,7 +18,7 @@ from velostream.engine.feed import MemoryFeed
 from velostream.engine.handle import TableHandle
 from velostream.engine.launch import Launcher
 from velostream.engine.registering import register
-from velostream.engine.relations import SnapshotRelations, arrow_result
+from velostream.engine.relations import SnapshotRelations
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.result import Result
 from velostream.engine.scripts import ScriptRunner
@@ -155,7 +155,6 @@ class Connection:
             table,
             writable=entry.kind is EntryKind.TABLE,
             spark=frame,
-            spark_filter=lambda where: arrow_result(frame().where(where)),
             evaluate=self._executor.evaluate_over(entry, transaction=transaction),
             last_updated=lambda: self._context.sequence.changed_at(entry.id),
         )

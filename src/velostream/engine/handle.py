@@ -58,19 +58,17 @@ class TableHandle:
         *,
         writable: bool = True,
         spark: Callable[[], Any] | None = None,
-        spark_filter: Callable[[str], pa.Table] | None = None,
         evaluate: Evaluate | None = None,
         last_updated: Callable[[], datetime | None] | None = None,
     ) -> None:
         """Each callable is asked only for what the table can't do itself.
 
-        `spark` gives the table as a DataFrame, `spark_filter` its rows for a condition written as Spark SQL, `evaluate`
-        runs a SELECT over a snapshot of it, `last_updated` tells when it last changed.
+        `spark` gives the table as a DataFrame, `evaluate` runs a SELECT over a snapshot of it, `last_updated` tells
+        when it last changed.
         """
         self._table = table
         self._writable = writable
         self._spark = spark
-        self._spark_filter = spark_filter
         self._evaluate = evaluate
         self._last_updated = last_updated
         self._asked: ConditionCache | None = None
@@ -359,9 +357,10 @@ class TableHandle:
         return rows if columns is None else rows.select(list(columns))
 
     def _filter_in_spark(self, condition: Condition) -> pa.Table:
-        if self._spark_filter is None:
+        if self._evaluate is None:
             raise NotExecutableError(f"this condition needs Spark: {condition.reason}", text=condition.text)
-        return self._spark_filter(condition.sql)
+        source = exp.Table(this=exp.to_identifier(self.name, quoted=True))
+        return self._evaluate(exp.select("*").from_(source).where(condition.tree), self._table.snapshot())
 
     def _check_writable(self) -> None:
         if not self._writable:

@@ -279,16 +279,17 @@ def test_a_condition_beyond_the_table_goes_to_spark(make_table):
     table = make_table("t", *COLUMNS, key=["id"])
     asked = []
 
-    def spark_filter(where):
-        asked.append(where)
-        return table.snapshot().scan().slice(0, 1)
+    def evaluate(select, snapshot):
+        asked.append(select.sql(dialect="spark"))
+        return snapshot.scan().slice(0, 1)
 
-    t = TableHandle(table, spark_filter=spark_filter)
+    t = TableHandle(table, evaluate=evaluate)
     t.insert([{"id": 1, "name": "a"}, {"id": 2}])
     assert ids(t.filter("reverse(name) = ?", ["it's"])) == [1]
     assert t.exists("reverse(name) = 'a'")
     assert t.column_values("id", "reverse(name) = 'a'") == [1]
-    assert asked == ["REVERSE(name) = 'it\\'s'", "REVERSE(name) = 'a'", "REVERSE(name) = 'a'"]
+    asks = "SELECT * FROM `t` WHERE REVERSE(name) = "
+    assert asked == [f"{asks}'it\\'s'", f"{asks}'a'", f"{asks}'a'"]
 
 
 def test_a_scalar_beyond_the_table_goes_to_spark(make_table):
