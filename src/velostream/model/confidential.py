@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_CONFIDENTIAL = r"[\w.\-]*(?:password|secret|token|signature|authorization|cookie|apikey|[._\-]key)[\w.\-]*"
+_CONFIDENTIAL = r"(?:[\w.\-]*(?:password|secret|token|signature|authorization|cookie|[\w.\-]key)[\w.\-]*|sig)"
 """Names of options and URI parameters whose values are nobody's business."""
 _HIDDEN = "***"
 _REFERENCES = re.compile(r"(?:\$\{[^}]*\})+")

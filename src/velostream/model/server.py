@@ -74,6 +74,19 @@ class ServerAddress:
         )
 
 
+def server_and_table(
+    uri: str, settings: Options, *, schemes: tuple[str, ...], port: int
+) -> tuple[ServerAddress, str | None]:
+    """The server, and the table where the address names one: `postgres://db/table`, with the host in an option."""
+    table = None
+    server = {option.name: settings[option.name] for option in SERVER_OPTIONS if option.name in settings}
+    authority, _, rest = uri.partition("://")[2].partition("/")
+    if "host" in server and "database" not in server and not set("@:") & set(authority):
+        uri, table = f"{schemes[0]}:///{authority}", rest
+    options = Options({"url": uri, **server}, (*SERVER_OPTIONS, Option("url", "the address")))
+    return ServerAddress.of(options, schemes=schemes, port=port), table or None
+
+
 def without_variables(url: str) -> tuple[str, Callable[[str | None], str | None]]:
     """A URL that can be taken apart, and what makes of its parts the texts they stand for.
 

@@ -6,14 +6,12 @@ from datetime import timedelta
 from typing import ClassVar
 
 from velostream.model.mysql import PORT, SCHEMES, SSL_OPTIONS, ssl_arguments
-from velostream.model.options import Option, Options, OptionType
+from velostream.model.options import Option, OptionType
 from velostream.model.schema import Schema
-from velostream.model.server import SERVER_OPTIONS, ServerAddress, connect_seconds
+from velostream.model.server import SERVER_OPTIONS, connect_seconds, server_and_table
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
 from velostream.sources.mysql_capture import POLL_INTERVAL, MysqlCapture
 from velostream.sources.mysql_driver import MysqlDriver
-
-_URL = Option("url", "the address")
 
 
 class MysqlSource(DatabaseSource):
@@ -46,7 +44,7 @@ class MysqlSource(DatabaseSource):
     )
 
     def reach(self) -> tuple[MysqlDriver, str | None]:
-        address, table = _address(self.spec.uri, self.settings)
+        address, table = server_and_table(self.spec.uri, self.settings, schemes=SCHEMES, port=PORT)
         query_timeout = self.settings.duration("query.timeout")
         driver = MysqlDriver(
             address,
@@ -76,14 +74,3 @@ class MysqlSource(DatabaseSource):
 
     def reading_mode(self) -> ReadingMode:
         return MysqlCapture(self) if self.settings.boolean("cdc") else super().reading_mode()
-
-
-def _address(uri: str, settings: Options) -> tuple[ServerAddress, str | None]:
-    """The server, and the table where the address names one: `mysql://db/table`, with the host in an option."""
-    table = None
-    server = {option.name: settings[option.name] for option in SERVER_OPTIONS if option.name in settings}
-    if "host" in server and "database" not in server:
-        database, _, table = uri.partition("://")[2].partition("/")
-        uri = f"{SCHEMES[0]}:///{database}"
-    address = ServerAddress.of(Options({"url": uri, **server}, (*SERVER_OPTIONS, _URL)), schemes=SCHEMES, port=PORT)
-    return address, table or None

@@ -17,9 +17,9 @@ _TOKEN = re.compile(
     | (?P<word>[^\W\d][\w$]*|\d+[\w$]*) | (?P<mark>\S)""",
     re.DOTALL | re.VERBOSE,
 )
-_REWRITING = frozenset({"MODIFY", "CHANGE", "CONVERT", "RENAME", "PARTITION", "DISCARD", "IMPORT", "DROP"})
+_REWRITING = frozenset({"MODIFY", "CHANGE", "CONVERT", "RENAME", "PARTITION", "DISCARD", "IMPORT", "DROP", "IGNORE"})
 """Words of an ALTER TABLE after which rows may not be what they were."""
-_HARMLESS_DROP = frozenset({"INDEX", "KEY", "FOREIGN", "CONSTRAINT", "CHECK", "PRIMARY", "DEFAULT"})
+_HARMLESS_DROP = frozenset({"INDEX", "KEY", "FOREIGN", "CONSTRAINT", "CHECK", "DEFAULT"})
 _BY_STATEMENT = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "RENAME"})
 
 

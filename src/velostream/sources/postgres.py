@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
-from velostream.model.options import Option, Options, OptionType
+from velostream.model.options import Option, OptionType
 from velostream.model.schema import Schema
-from velostream.model.server import SERVER_OPTIONS, ServerAddress, connect_seconds
+from velostream.model.server import SERVER_OPTIONS, connect_seconds, server_and_table
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
 from velostream.sources.postgres_capture import POLL_INTERVAL, PostgresCapture
 from velostream.sources.postgres_driver import PostgresDriver
@@ -15,7 +15,6 @@ from velostream.sources.postgres_driver import PostgresDriver
 _SCHEMES = ("postgres", "postgresql")
 _PORT = 5432
 _SSL = ("ssl.mode", "ssl.cert", "ssl.key", "ssl.rootcert", "ssl.crl")
-_URL = Option("url", "the address")
 
 
 class PostgresSource(DatabaseSource):
@@ -44,7 +43,7 @@ class PostgresSource(DatabaseSource):
     )
 
     def reach(self) -> tuple[PostgresDriver, str | None]:
-        address, table = _address(self.spec.uri, self.settings)
+        address, table = server_and_table(self.spec.uri, self.settings, schemes=_SCHEMES, port=_PORT)
         settings = self.settings
         given = {name.replace(".", ""): settings.text(name) for name in _SSL}
         query_timeout = settings.duration("query.timeout")
@@ -72,14 +71,3 @@ class PostgresSource(DatabaseSource):
 
     def reading_mode(self) -> ReadingMode:
         return PostgresCapture(self) if self.settings.boolean("cdc") else super().reading_mode()
-
-
-def _address(uri: str, settings: Options) -> tuple[ServerAddress, str | None]:
-    """The server, and the table where the address names one: `postgres://db/table`, with the host in an option."""
-    table = None
-    server = {option.name: settings[option.name] for option in SERVER_OPTIONS if option.name in settings}
-    if "host" in server and "database" not in server:
-        database, _, table = uri.partition("://")[2].partition("/")
-        uri = f"{_SCHEMES[0]}:///{database}"
-    address = ServerAddress.of(Options({"url": uri, **server}, (*SERVER_OPTIONS, _URL)), schemes=_SCHEMES, port=_PORT)
-    return address, table or None
