@@ -56,13 +56,13 @@ class Queries:
 
     def _item(self, scope: Scope, families: Sequence[Family]) -> Expression:
         drawn = self._random.random()
-        if drawn < 0.08 and Family.WHOLE in families and (inside := self._plain.nested(scope)):
+        if drawn < 0.06 and Family.WHOLE in families and (inside := self._plain.nested(scope)):
             return inside
-        if drawn < 0.14:
+        if drawn < 0.09:
             return self._expressions.scalar(scope)
-        if drawn < 0.19 and Family.TRUTH in families:
+        if drawn < 0.12 and Family.TRUTH in families:
             return Expression(self._expressions.subquery(scope), Family.TRUTH)
-        if drawn < 0.5:
+        if drawn < 0.45:
             return self._plain.computed(scope, families)
         return self._expressions.any_value(scope, families=families)
 
@@ -90,7 +90,11 @@ class Queries:
         columns = [one for one in scope if one.family in _GROUPED]
         if columns and self._random.random() < 0.8:
             return self._random.choice(columns)
-        return self._plain.value(scope, self._random.choice((Family.WHOLE, Family.TEXT)), 1)
+        found = self._plain.value(scope, self._random.choice((Family.WHOLE, Family.TEXT)), 1)
+        if found.text.ours.lstrip("-").isdigit():
+            # A bare number would be the position of an item.
+            return replace(found, text=sql("({} + 0)", found.text))
+        return found
 
     def _having(self, scope: Scope, groups: Scope) -> Text:
         """A condition over the groups; floats decide nothing, because their sums depend on the order."""
@@ -205,11 +209,12 @@ class Queries:
             (self._projection, self._joined, self._grouped, self._grouped, self._distinct, self._combined)
         )()
 
-    def _one(self) -> tuple[list[Expression], Text]:
+    def _one(self, *, unnested: bool = True) -> tuple[list[Expression], Text]:
+        """One relation, perhaps with the items of a list in it; Spark takes no join after these."""
         relation = self._random.choice(self._relations)
         scope, origin = scope_of("a", relation.columns), Text.of(f"{relation.name} AS a")
         lists = [one for one in scope if one.family is Family.LIST]
-        if lists and self._random.random() < 0.25:
+        if lists and self._random.random() < 0.25 and unnested:
             form = self._random.choice(
                 ("{} LATERAL VIEW explode({}) e AS item", "{} LATERAL VIEW OUTER explode({}) e AS item")
             )
@@ -220,7 +225,7 @@ class Queries:
 
     def _several(self) -> tuple[list[Expression], Text]:
         """Two or three relations joined, the same one twice now and then."""
-        scope, origin = self._one()
+        scope, origin = self._one(unnested=False)
         for alias in ("b", "c")[: self._random.choice((1, 1, 2))]:
             scope, origin = self._with_another(scope, origin, alias)
         return scope, origin
