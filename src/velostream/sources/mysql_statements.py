@@ -61,6 +61,9 @@ class LoggedTable:
                 return Effect.UNTOLD if self._is_named(tokens[4:7], schema) else Effect.NONE
             case "DROP" if words[1:2] == ["TABLE"]:
                 return Effect.UNTOLD
+            case "SET" if words[1:2] == ["STATEMENT"]:
+                # MariaDB's settings for the one statement that follows.
+                return Effect.UNTOLD
             case first if first in _BY_STATEMENT:
                 return Effect.UNTOLD
         return Effect.NONE

@@ -37,6 +37,7 @@ def test_a_truncation_empties_the_table(statement):
         "CREATE OR REPLACE TABLE orders (id INT)",
         "INSERT INTO orders VALUES (1)",
         "DELETE FROM shop.orders",
+        "SET STATEMENT max_statement_time = 9 FOR DELETE FROM orders",
     ],
 )
 def test_what_changes_rows_without_telling_which_is_noticed(statement):
