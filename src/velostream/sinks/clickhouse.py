@@ -6,6 +6,7 @@ those with a `non_replicated_deduplication_window` do; else at-least-once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,8 @@ _PLAIN: dict[pa.DataType, str] = {
     pa.binary(): "String",
     pa.date32(): "Date32",
 }
+_ALLOWS_NULL = re.compile(r"(LowCardinality\()?(Nullable|Array|Map|Tuple|Nested|Variant|Dynamic|JSON)\b")
+"""Types of columns that hold a NULL; those of lists and the like hold an empty one in its place."""
 
 
 class ClickhouseSink(Sink):
@@ -56,6 +59,7 @@ class ClickhouseSink(Sink):
             )
         self._table = ".".join(map(quote, table.split(".")))
         self._client: Any = None
+        self._never_null: frozenset[str] = frozenset()
 
     def open(self, schema: Schema) -> None:
         key = [name.strip() for name in (self.settings.text("key") or "").split(",") if name.strip()]
@@ -64,14 +68,19 @@ class ClickhouseSink(Sink):
             if not int(exists):
                 self._connected().command(self._definition(schema.with_key(key)))
             described = self._connected().query(f"DESCRIBE TABLE {self._table}").result_rows
-        known = [str(row[0]) for row in described]
+        known = {str(row[0]): str(row[1]) for row in described}
+        self._never_null = frozenset(name for name, type_ in known.items() if not _ALLOWS_NULL.match(type_))
         for name in schema.names:
             if name not in known:
-                raise NotFoundError.of("column", name, known=known)
+                raise NotFoundError.of("column", name, known=list(known))
 
     def write(self, rows: pa.Table, epoch: Epoch) -> None:
         if not rows.num_rows:
             return
+        for name in rows.column_names:
+            # ClickHouse would put a 0 or an empty text in its place.
+            if name in self._never_null and rows.column(name).null_count:
+                raise TableError.null_in(self._table, name)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows.combine_chunks())

@@ -156,7 +156,7 @@ class OneReading(ReadingMode):
 class RepeatedReading(ReadingMode):
     """Everything is read again and again; an offset holds the digest of what was read, and how many looks changed it.
 
-    What was read while it was looked at is kept until the next look, so that it needn't be read twice.
+    What was read while it was looked at is kept until it is committed, so that it needn't be read twice.
     """
 
     capabilities = SourceCapabilities(emits=Emits.CHANGES, incremental=True, follows=True)
@@ -201,6 +201,7 @@ class RepeatedReading(ReadingMode):
         return bool(position["looks"] >= target["looks"])
 
     def commit(self, end: Offset) -> None:
+        self._seen = None
         self._bulk.close()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,13 +106,14 @@ class RedisStream(ReadingMode):
 
 
 def _with_its_own(entry: Record, schema: Schema) -> Record:
-    """An entry with what its id says, where that is asked for."""
-    own = {
-        b"_id": entry.name,
-        b"_timestamp": (_EPOCH + timedelta(milliseconds=_place(entry.name)[0])).isoformat(),
-    }
-    wanted = {name: text.encode() for name, text in own.items() if schema.find(name.decode()) is not None}
-    return Record(entry.name, {**entry.fields, **wanted}) if wanted else entry
+    """An entry with what its id says, where that is asked for; ids of one's own making need not hold a time."""
+    own: dict[bytes, bytes] = {}
+    if schema.find("_id") is not None:
+        own[b"_id"] = entry.name.encode()
+    if schema.find("_timestamp") is not None:
+        with suppress(OverflowError):
+            own[b"_timestamp"] = (_EPOCH + timedelta(milliseconds=_place(entry.name)[0])).isoformat().encode()
+    return Record(entry.name, {**entry.fields, **own}) if own else entry
 
 
 def _place(id_: str) -> tuple[int, int]:

@@ -64,6 +64,15 @@ def test_a_table_that_is_there_is_used_if_it_has_the_columns(service):
         put(service, pa.table({"other": [1]}), table="theirs")
 
 
+def test_a_null_is_never_stored_as_something_else(service):
+    service.execute("CREATE TABLE strict (id Int64, text LowCardinality(Nullable(String))) ENGINE = Memory")
+    put(service, pa.table({"id": [1], "text": pa.nulls(1, pa.string())}), table="strict")
+    with pytest.raises(TableError) as refused:
+        put(service, pa.table({"id": pa.nulls(1, pa.int64()), "text": ["a"]}), table="strict")
+    assert refused.value.code == "not-null"
+    assert service.execute("SELECT * FROM strict") == b"1\t\\N\n"
+
+
 def test_what_can_not_be_written_is_refused_at_once(service):
     with pytest.raises(OptionError):
         ClickhouseSink(SinkSpec("clickhouse", service.url))

@@ -98,6 +98,13 @@ def test_ids_and_their_times_are_columns_that_are_asked_for(url, client):
     assert source(url, stream="s").system_columns == ()
 
 
+def test_ids_need_not_be_times(url, client):
+    client.xadd("s", {"n": 1}, id="1714564800123456-7")
+    assert Reader(source(url, stream="s")).read() == [{"n": 1}]
+    (row,) = Reader(source(url, stream="s", system__columns="_id,_timestamp")).read()
+    assert row == {"n": 1, "_id": "1714564800123456-7", "_timestamp": None}
+
+
 def test_reading_may_begin_at_the_end_and_entries_may_be_new_values(url, client):
     client.xadd("s", {"id": 1, "v": "a"})
     late = Reader(source(url, stream="s", auto__offset__reset="latest"))
