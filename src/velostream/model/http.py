@@ -45,7 +45,10 @@ _LONGEST_PAUSE_SECONDS = 10.0
 """A server that wants more patience is left alone until then, and whoever asks meanwhile is told so."""
 _MOST_REDIRECTS = 10
 _SHOWN_BYTES = 200
+_NOT_MODIFIED = 304
 _BUSY = (408, 425, 429)
+_KEEPING_THE_METHOD = (307, 308)
+"""Redirects that ask for the same request elsewhere; after any other one a body would not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Answer:
 class HttpClient:
     """Requests to one address. Connects when first asked, and holds connections until `close`. For one thread.
 
-    Headers and credentials go to the server of the address alone, wherever redirects and links lead.
+    Headers and credentials of the options go to the server of the address alone, wherever redirects and links lead.
     """
 
     def __init__(self, address: HttpAddress, settings: Options) -> None:
@@ -172,15 +175,16 @@ class HttpClient:
     ) -> Answer:
         """The answer to a request, to the address or to another `url`; tried again where the server is busy or away.
 
-        `parameters` replace those of the same names. Answers that refuse are `SourceError`s with their category; 304 is
-        an answer. A server's `Retry-After` is kept to.
+        `parameters` replace those of the same names. What is returned was done as asked, or is a 304: answers that
+        refuse, and redirects that would lose the method or the body, are `SourceError`s with their category. A server's
+        `Retry-After` is kept to.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             if self._busy is not None and time.monotonic() < self._busy_until:
                 raise self._busy
             try:
                 answer = self._sent(method, url, parameters, headers or {}, body)
-                if answer.status < 400:
+                if answer.status < 300 or answer.status == _NOT_MODIFIED:
                     self._busy = None
                     return answer
                 error, pause = self._refused(answer), _retry_after(answer.headers.get("retry-after"))
@@ -243,17 +247,19 @@ class HttpClient:
             target = target.copy_set_param(name, value)
         with self._speaking():
             for _ in range(_MOST_REDIRECTS):
-                ours = self._all_headers(headers) if _same_server(str(target), self.address.url) else {}
+                ours = self._all_headers(headers) if _same_server(str(target), self.address.url) else _octets(headers)
                 response = self._connected().request(method, target, headers=ours, content=body)
-                moved = response.headers.get("location") if response.is_redirect and method == "GET" else None
-                if moved is None:
+                followed = response.has_redirect_location and (
+                    method == "GET" or response.status_code in _KEEPING_THE_METHOD
+                )
+                if not followed:
                     return _answer(response, response.content)
-                target = target.join(moved)
+                target = target.join(response.headers["location"])
         raise self.unexpected(f"more than {_MOST_REDIRECTS} redirects")
 
-    def _all_headers(self, further: Mapping[str, str]) -> dict[str, str]:
+    def _all_headers(self, further: Mapping[str, str]) -> dict[str, bytes]:
         shown = self._credentials.authorization
-        return self._headers | ({} if shown is None else {"authorization": shown}) | dict(further)
+        return _octets(self._headers | ({} if shown is None else {"authorization": shown}) | dict(further))
 
     def _connected(self) -> httpx.Client:
         if self._client is None:
@@ -289,6 +295,9 @@ class HttpClient:
             case 404 | 410:
                 hint = "check the address, or wait for it: WITH ('http.wait.timeout' = '60s')"
                 what, code, category = "has no such resource", "missing-resource", Category.MISSING
+            case status if status < 400:
+                hint = "write the address that it has moved to"
+                what, code, category = "leads elsewhere", "source-refused", Category.CONFIGURATION
             case status if status >= 500 or status in _BUSY:
                 hint = (
                     "it is tried again; check that the server is well, and ask less often: WITH ('poll.interval' = …)"
@@ -338,6 +347,11 @@ def _answer(response: httpx.Response, body: bytes) -> Answer:
         body,
         None if following is None else urljoin(str(response.url), following),
     )
+
+
+def _octets(headers: Mapping[str, str]) -> dict[str, bytes]:
+    """Names of statements and ids of events may hold any letter."""
+    return {name: value.encode() for name, value in headers.items()}
 
 
 def _same_server(left: str, right: str) -> bool:
