@@ -316,9 +316,9 @@ class S3Source(Source):
             local = Path(folder, _local_name(0, path))
             lost = self._lost(piece, local)
             if lost is not None:
-                if self._mode in (None, WatchMode.APPEND):
+                if self._mode is WatchMode.APPEND:
                     on_bad(BadRecord(b"", shown(path), lost))
-                # Elsewhere what became of it is a step of its own.
+                # Elsewhere that it is gone is a step of its own.
                 return
 
             def of_object(bad: BadRecord) -> None:
@@ -331,13 +331,19 @@ class S3Source(Source):
                 yield from source.read(partition, schema, of_object)
 
     def _lost(self, piece: dict[str, Any], local: Path) -> str | None:
-        """Copies the object that was seen; why it can't be had any more, else None."""
+        """Copies the object that was seen; why it can't be had any more, else None.
+
+        A newer version is as good where an object stands for its rows: the look that finds it replaces them by the same
+        ones. Where they are events, that look brings the newer ones, so here they would come twice.
+        """
         try:
             found = self._objects.fetch(piece["path"], local)
         except SourceError as error:
             if error.category is not Category.MISSING or self._mode is None:
                 raise
             return "deleted before it could be read"
+        if self._mode is not WatchMode.APPEND:
+            return None
         same = found.size == piece["size"] and (not piece["etag"] or found.etag == piece["etag"])
         return None if same else "replaced before it could be read"
 

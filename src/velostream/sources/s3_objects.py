@@ -15,13 +15,15 @@ from velostream.model.object_store import ObjectStore, category_of
 from velostream.sources.file_listing import is_left_out
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
 _WILDCARD = re.compile(r"[*?]|\{[^{}]*,[^{}]*\}")
 _PATTERN_PART = re.compile(
     r"(?P<folders>\*\*/)|(?P<anything>\*\*)|(?P<name>\*)|(?P<letter>\?)|\{(?P<choices>[^{}]*,[^{}]*)\}"
 )
 _BLOCK_BYTES = 8 << 20
+_SECOND = 1_000_000_000
+_COPIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,13 @@ class StoredObject:
     """`bucket/key`."""
     size: int
     modified: int
-    """In nanoseconds; stores only tell whole seconds."""
+    """In nanoseconds, cut to whole seconds: that is all that stores tell of the object itself, whatever they list."""
     etag: str = ""
     """Known where the object itself was asked for, not of a listing."""
+
+    @classmethod
+    def listed(cls, info: FileInfo) -> StoredObject:
+        return cls(info.path, info.size, info.mtime_ns // _SECOND * _SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ class Objects:
             if not self.address.names_many:
                 single = self._system.get_file_info(self.address.path)
                 if single.type is FileType.File:
-                    return {single.path: StoredObject(single.path, single.size, single.mtime_ns)}
+                    return {single.path: StoredObject.listed(single)}
                 if single.type is FileType.NotFound:
                     return {}
             base = self.address.base if self.address.names_many else self.address.path
@@ -123,7 +129,7 @@ class Objects:
             except FileNotFoundError:
                 return {}
         files = (info for info in infos if info.type is FileType.File and self.address.matches(info.path))
-        found = (StoredObject(info.path, info.size, info.mtime_ns) for info in files)
+        found = (StoredObject.listed(info) for info in files)
         return {one.path: one for one in sorted(found, key=lambda one: one.path)}
 
     def asked(self, found: StoredObject) -> StoredObject:
@@ -132,7 +138,25 @@ class Objects:
             return _described(found.path, file.size(), file.metadata())
 
     def fetch(self, path: str, target: Path, *, most: int | None = None) -> StoredObject:
-        """Copy an object, or its first `most` bytes, into a file; tells which one it was."""
+        """Copy an object, or its first `most` bytes, into a file; tells which one it was.
+
+        A whole copy is of one version: of an object that is replaced meanwhile it is made again. `SourceError` when
+        that goes on.
+        """
+        for _ in range(_COPIES):
+            copied = self._copied(path, target, most)
+            if most is not None or self.asked(copied).etag == copied.etag:
+                return copied
+        raise SourceError(
+            f'object "{shown(path)}" is replaced faster than it can be read',
+            detail=f"it was another one after each of {_COPIES} copies",
+            hint="it is tried again; write objects under names of their own where they change that often",
+            code="source-unreachable",
+            category=Category.NETWORK,
+        )
+
+    def _copied(self, path: str, target: Path, most: int | None) -> StoredObject:
+        """What stood there while it was copied, in several requests, is what it was before the first of them."""
         left = most
         with self._speaking(path), self._system.open_input_stream(path) as stream, target.open("wb") as file:
             headers = stream.metadata()
@@ -160,7 +184,7 @@ def _described(path: str, size: int, headers: dict[str, bytes | str]) -> StoredO
         return value.decode() if isinstance(value, bytes) else value
 
     changed_at = datetime.fromisoformat(header("Last-Modified") or "1970-01-01T00:00:00+00:00").astimezone(UTC)
-    return StoredObject(path, size, int(changed_at.timestamp()) * 1_000_000_000, header("ETag").strip('"'))
+    return StoredObject(path, size, int(changed_at.timestamp()) * _SECOND, header("ETag").strip('"'))
 
 
 def _expression(pattern: str) -> str:

@@ -4,11 +4,14 @@ import urllib.request
 
 import boto3
 import pytest
+from pyarrow.fs import FileInfo, FileType
 
 from velostream.errors import Category, OptionError, VelostreamError, render_text
+from velostream.model.object_store import S3_OPTIONS, ObjectStore
+from velostream.model.options import Options
 from velostream.sources.base import SourceSpec
 from velostream.sources.s3 import S3Source
-from velostream.sources.s3_objects import ObjectAddress
+from velostream.sources.s3_objects import ObjectAddress, Objects, StoredObject
 from velostream.testing.services.s3 import S3Service
 
 
@@ -111,8 +114,51 @@ def test_an_object_that_is_gone_before_it_is_read_is_told(service, bucket, put, 
         (f"s3://{bucket}/a.csv", "deleted before it could be read"),
         (f"s3://{bucket}/b.csv", "replaced before it could be read"),
     ]
-    # In a table that follows, what became of them is a step of its own.
-    assert read(source("*.csv", watch="true"), start, end) == []
+    # In a table that follows, that one is gone is a step of its own, and the newer version of the other is as good.
+    watched = source("*.csv", watch="true")
+    assert read(watched, start, end) == [{"id": 33, "_change": 1}]
+    later = watched.latest_offset(end)
+    assert sorted((part.origin, part.replaces) for part in watched.partitions(end, later)) == [
+        (f"s3://{bucket}/a.csv", True),
+        (f"s3://{bucket}/b.csv", True),
+    ]
+    assert read(watched, end, later) == [{"id": 33}]
+
+
+def test_an_object_that_is_replaced_before_it_is_read_once_is_read_as_it_is(put, source):
+    put("a.csv", "id\n1\n")
+    bounded = source("a.csv")
+    bounded.schema()
+    end = bounded.latest_offset(bounded.initial_offset())
+    put("a.csv", "id\n22\n")
+    assert read(bounded, bounded.initial_offset(), end) == [{"id": 22}]
+
+
+def test_a_copy_is_of_one_version(service, bucket, put, tmp_path):
+    put("a.csv", "id\n1\n")
+    replacements = ["id\n22\n"]
+
+    class Overtaken(Objects):
+        def _copied(self, path, target, most):
+            copied = super()._copied(path, target, most)
+            if replacements:
+                put("a.csv", replacements.pop())
+            return copied
+
+    store = ObjectStore.of(Options(service.options, S3_OPTIONS))
+    objects = Overtaken(store, ObjectAddress.of(f"s3://{bucket}/a.csv"))
+    objects.fetch(f"{bucket}/a.csv", tmp_path / "copy")
+    assert (tmp_path / "copy").read_text() == "id\n22\n"
+    replacements += [f"id\n{number}\n" for number in range(9)]
+    with pytest.raises(VelostreamError, match="replaced faster") as endless:
+        objects.fetch(f"{bucket}/a.csv", tmp_path / "copy")
+    assert endless.value.category.retriable
+
+
+def test_a_listing_tells_the_time_as_the_object_does():
+    listed = StoredObject.listed(FileInfo("b/a.csv", FileType.File, mtime_ns=1_700_000_000_123_000_000, size=5))
+    # Some stores list milliseconds, which is no change of the object that was taken.
+    assert listed.modified == 1_700_000_000_000_000_000
 
 
 def test_a_bad_record_is_told_by_its_object(bucket, put, source):
