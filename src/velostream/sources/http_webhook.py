@@ -161,7 +161,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif int(length) > _LARGEST_BODY:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         else:
-            self._take(welcome, self.rfile.read(int(length)))
+            body = self.rfile.read(int(length))
+            if len(body) == int(length):
+                self._take(welcome, body)
+            else:
+                # Who sent half of it is gone, gets no answer, and will send all of it again.
+                _log.info("a request from %s was broken off", self.client_address)
+                self.close_connection = True
 
     do_PUT = do_POST  # noqa: N815 - the names that http.server looks for
 

@@ -1,10 +1,12 @@
 """Events and requests: what arrives by itself is kept before anybody is told so."""
 
 import itertools
+import socket
 import subprocess
 import sys
 import threading
 import time
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -89,6 +91,17 @@ def test_objects_arrays_and_lines_are_records(followed, address, client):
     assert [row["id"] for row in rows_of(source, bad)] == [1, 2, 3, 4, 5]
     assert [record.raw for record in bad] == [b"[broken"]
     assert bad[0].position.startswith("/in at ")
+
+
+def test_half_a_body_is_thrown_away(followed, address, client):
+    source = webhook(followed, f"{address}/in", format="csv", record_schema="id BIGINT")
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port), timeout=10) as sender:
+        sender.sendall(b"POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n1\n2\n")
+        sender.shutdown(socket.SHUT_WR)
+        assert sender.recv(100) == b""
+    client.post(f"{address}/in", content=b"3\n").raise_for_status()
+    assert rows_of(source) == [{"id": 3}]
 
 
 def test_who_may_not_come_in_is_told_so(followed, address, client):
