@@ -271,11 +271,9 @@ class _Speller:
         steps = self._steps(node)
         frame, clause = self._place(node)
         if isinstance(steps[0], AnyField | AnyDepth):
-            return self._row_head(node, frame, steps)
+            return self._row_head(frame, steps)
         names = _leading_names(steps)[:3]
-        column = exp.Column(
-            **dict(zip(("this", "table", "db"), (identifier(name) for name in reversed(names)), strict=False))
-        )
+        column = _column_named(names)
         for part in column.parts:
             part.meta.update({key: node.meta[key] for key in ("line", "col") if key in node.meta})
         problems: list[SqlError] = []
@@ -296,27 +294,23 @@ class _Speller:
             if len(names) == 1 and visible.source(names[0]) is not None:
                 return None
             visible = visible.outer
-        column = exp.Column(
-            **dict(zip(("this", "table", "db"), (identifier(name) for name in reversed(names)), strict=False))
-        )
+        column = _column_named(names)
         ColumnResolver(problems=[], text="").resolve(column, frame=frame, clause=clause)
         origin = origin_of(column)
         if origin is None:
             return None
         return self._head(origin, (*(Field(name) for name in origin.fields), AnyField()))
 
-    def _row_head(self, node: exp.Expr, frame: Frame, steps: tuple[Step, ...]) -> _Head:
+    def _row_head(self, frame: Frame, steps: tuple[Step, ...]) -> _Head:
         """All columns of the row as one struct, for a path that begins with a star."""
+        if frame.star is None:
+            raise _UnknownTypeError
         fields: list[pa.Field] = []
-        for column in frame.star or ():
-            if column.source is None or frame.star is None:
-                raise _UnknownTypeError
-            type_ = self._types.of(Origin(frame.scope, column.source, column.name))
+        for column in frame.star:
+            type_ = None if column.source is None else self._types.of(Origin(frame.scope, column.source, column.name))
             if type_ is None or isinstance(type_, Variant):
                 raise _UnknownTypeError
             fields.append(pa.field(column.name, type_))
-        if frame.star is None:
-            raise _UnknownTypeError
         return _Head(variable(_ROW), pa.struct(fields), steps, frame)
 
     def _head(self, origin: Origin, steps: tuple[Step, ...]) -> _Head:
@@ -354,8 +348,7 @@ class _Speller:
 
     def _put(self, node: exp.Expr, replaced: exp.Expr, tree: exp.Expr, type_: pa.DataType) -> None:
         self._name_item(node)
-        resolved = self._resolved[node.meta[_NUMBER]]
-        item = resolved
+        item = self._resolved[node.meta[_NUMBER]]
         while item.parent is not None and not isinstance(item.parent, exp.Select | exp.Alias):
             item = item.parent
         if _is_whole_item(replaced):
@@ -385,6 +378,12 @@ class _Speller:
         user = node.parent
         if user is not None and type(user) in AGGREGATES and stands_for_row(user, self._is_path_aggregate):
             user.replace(node.copy())
+
+
+def _column_named(names: Sequence[str]) -> exp.Column:
+    """A column by at most three names, from the left: of its relation, its own, of a field."""
+    parts = zip(("this", "table", "db"), reversed(names), strict=False)
+    return exp.Column(**{part: identifier(name) for part, name in parts})
 
 
 def _climbed(column: exp.Expr) -> tuple[exp.Expr, tuple[Step, ...]]:

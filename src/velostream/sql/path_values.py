@@ -200,13 +200,11 @@ class _Follower:
         return _joined([part for part in parts if part is not None])
 
     def _in_map(self, value: exp.Expr, type_: pa.MapType, states: _States) -> _Found | None:
-        names = [step.name for state in sorted(states) if isinstance(step := self._step(state), Field)]
         always = self._after_any(states, (AnyField,))
         if not self._nested_keys and always and pa.types.is_nested(type_.item_type):
-            states = frozenset(
-                state for state in states if not isinstance(self._step(state), Field) or state + 1 < len(self._steps)
-            )
-            names = [step.name for state in sorted(states) if isinstance(step := self._step(state), Field)]
+            last = len(self._steps) - 1
+            states = frozenset(state for state in states if state != last or not isinstance(self._steps[last], Field))
+        names = [step.name for state in sorted(states) if isinstance(step := self._step(state), Field)]
         if not names:
             values = call("map_values", value.copy())
             return self._each(values, lambda item, _: self._at(item, type_.item_type, always)) if always else None
