@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import velostream
-from velostream.errors import NotExecutableError, NotFoundError, OptionError
+from velostream.errors import NotExecutableError, NotFoundError, OptionError, QueryError
 
 
 @pytest.fixture
@@ -51,6 +51,29 @@ def test_a_bounded_source_is_read_again(connection, tmp_path):
     connection.execute("REFRESH TABLE prices")
     assert sorted(connection.execute("SELECT * FROM prices")) == [(2, 20), (3, 30)]
     assert sorted(connection.execute("SELECT * FROM dear")) == [(2,), (3,)]
+
+
+def test_refreshing_a_view_in_trouble_tries_again(connection, tmp_path):
+    allowed = tmp_path / "allowed"
+    allowed.touch()
+
+    def guarded(number):
+        if not allowed.exists():
+            raise ValueError("not now")
+        return number
+
+    connection.create_function("guarded", guarded, returns="INT")
+    connection.execute("CREATE TABLE t (a INT)")
+    connection.execute("CREATE TABLE v AS SELECT guarded(a) AS a FROM t")
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.drain("v", timeout=60)
+    allowed.unlink()
+    connection.execute("INSERT INTO t VALUES (2)")
+    with pytest.raises(QueryError, match="not now"):
+        connection.drain("v", timeout=60)
+    allowed.touch()
+    connection.execute("REFRESH TABLE v")
+    assert sorted(connection.execute("SELECT * FROM v")) == [(1,), (2,)]
 
 
 def test_what_a_stream_has_brought_is_not_computed_again(connection):

@@ -175,8 +175,8 @@ class Connection:
 
         It is called with the values of each row, None for NULL; one that is `vectorised`, or annotated to take or give
         `pyarrow.Array`, with arrays of many rows. Equal arguments must give equal results. What it gives is of the type
-        `returns`. Registered again it replaces the function of that name, and queries that use it are restarted: rows
-        are computed by the new one from then on, `REFRESH TABLE` computes a view over tables anew.
+        `returns`. Registered again it replaces the function of that name, and queries that use it are restarted:
+        views over tables are computed anew, what a stream brings is computed by the new one from then on.
         """
         self._check_open()
         replaced = self._context.functions.create(name, function, returns=returns, vectorised=vectorised)

@@ -6,6 +6,7 @@ until the program has registered it again.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import re
@@ -14,6 +15,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,11 @@ class PythonFunction:
     function: Callable[..., Any]
     returns: pa.DataType
     vectorised: bool
+
+    @cached_property
+    def version(self) -> str:
+        """Differs for another function of the same name."""
+        return hashlib.sha256(_pickled(self.function) + render_type(self.returns).encode()).hexdigest()[:16]
 
     def register(self, session: SparkSession) -> None:
         """Make the function known to a session."""
@@ -106,6 +113,10 @@ class Functions:
         """The name of a function that one of the SQL texts calls, and that only an earlier run has registered."""
         unknown = self._remembered.keys() - self._registered.keys()
         return next((name for name in sorted(unknown) if any(calls(text, name) for text in texts)), None)
+
+    def versions_in(self, text: str) -> dict[str, str]:
+        """The versions of the functions that a text of SQL calls, by name."""
+        return {name: one.version for name, one in sorted(self._registered.items()) if calls(text, name)}
 
     def _refuse_known(self, name: str) -> None:
         known = self._spark.session().catalog.functionExists(name.lower())

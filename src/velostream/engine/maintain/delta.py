@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from velostream.engine.binding import MAINTAIN
 from velostream.engine.maintain.delta_partitions import partitioned_delta
-from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource, fingerprint_of
+from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource
 from velostream.engine.maintain.delta_top import Top, TopRows
 from velostream.engine.maintain.groups import GroupTables, Writes
 from velostream.engine.maintain.partials import PartialState
@@ -95,7 +95,7 @@ class GroupedDelta(Maintenance):
         self._found_by = plan.found_by or ()
         self._source = source
         self._groups = groups
-        self.fingerprint = fingerprint_of(source.fingerprint, groups.fingerprint)
+        self.fingerprint = f"{source.fingerprint}-{groups.fingerprint}"
 
     def load(self, movement: Movement) -> Writes:
         return self._groups.loaded(self._source.all(movement))

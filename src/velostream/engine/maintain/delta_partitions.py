@@ -57,7 +57,7 @@ class PartitionedDelta(Maintenance):
         self._refresh = refresh
         self._reads = {reader.relation: reads[reader.input] for reader in plan.readers}
         self._gives = gives
-        self.fingerprint = fingerprint_of(plan)
+        self.fingerprint = fingerprint_of(context, plan)
 
     def load(self, movement: Movement) -> Sequence[tuple[Table, Write]]:
         return self._refresh.load(movement)

@@ -63,7 +63,7 @@ class LinearRows(RowSource):
     def __init__(self, context: EngineContext, step: Step, *, reads: Mapping[str, Schema], gives: Schema) -> None:
         self._step = StepRunner(context, step, reads=reads, gives=gives)
         self._gives = gives
-        self.fingerprint = fingerprint_of(step)
+        self.fingerprint = fingerprint_of(context, step)
 
     def all(self, movement: Movement) -> pa.Table:
         return self._step.run({relation: movement.rows(relation, self._step.needed) for relation in movement.inputs})
@@ -91,7 +91,7 @@ class DrivenRows(RowSource):
         self._reads = {reader.relation: reads[reader.input] for reader in plan.readers}
         self._gives = gives
         self._joined = _compiled(plan, reads=self._reads, gives=gives)
-        self.fingerprint = fingerprint_of(plan)
+        self.fingerprint = fingerprint_of(context, plan)
 
     def all(self, movement: Movement) -> pa.Table:
         if self._joined is not None and sum(len(movement.now(one)) for one in movement.inputs) <= _FEW_ROWS:
@@ -247,6 +247,7 @@ def is_too_much(movement: Movement, rows: int) -> bool:
     return rows > sum(len(movement.now(relation)) for relation in movement.inputs)
 
 
-def fingerprint_of(*plans: object) -> str:
-    """What tells whether a plan is the one that made what is stored."""
-    return hashlib.sha256(repr(plans).encode()).hexdigest()[:16]
+def fingerprint_of(context: EngineContext, *plans: object) -> str:
+    """What tells whether a plan, and the Python functions it calls, made what is stored."""
+    told = repr(plans)
+    return hashlib.sha256(f"{told}{context.functions.versions_in(told)}".encode()).hexdigest()[:16]

@@ -55,7 +55,7 @@ class GroupTables:
         self._top = top
         self._row_per_group = top is None and _gives_row_per_group(plan, key=self._table.schema.key)
         self._final = StepRunner(context, plan.final, reads={GROUPS: state.groups}, gives=gives)
-        self.fingerprint = fingerprint_of(plan, groups.id)
+        self.fingerprint = fingerprint_of(context, plan, groups.id)
 
     def loaded(self, rows: pa.Table) -> Writes:
         """The writes that make the groups what all these signed rows make of them, whatever they hold."""

@@ -244,7 +244,7 @@ class Merged:
 
 def _differs_from_sql(type_: pa.DataType) -> bool:
     """Whether Arrow tells values apart that are one group in SQL: NaN, -0.0, the order of a map's entries."""
-    return pa.types.is_nested(type_) or pa.types.is_floating(type_)
+    return bool(pa.types.is_nested(type_) or pa.types.is_floating(type_))
 
 
 def _numbered(rows: pa.Table, keys: Sequence[str]) -> Integers:

@@ -171,6 +171,15 @@ class ViewRunner(Runner):
         """Have the view computed anew, as if all its inputs had changed."""
         self._loop.have_loaded(self)
 
+    def begin_anew(self) -> None:
+        """Reflect nothing, and forget what went wrong: the loop calls this between two waves."""
+        self.reflects = {}
+        self._failed_at = {}
+        self._attempts = 0
+        self._retry_at = 0.0
+        if self.board.state is State.DEGRADED:
+            self.board.become(State.LOADING)
+
     def is_held_back(self) -> bool:
         """Whether an input has not been ready yet; says so on the board, and fails when the wait is up."""
         try:
@@ -287,7 +296,7 @@ class MaintenanceLoop:
     def have_loaded(self, runner: ViewRunner) -> None:
         """Between two waves, let a view reflect nothing: the next one loads it."""
         with self._lock:
-            runner.reflects = {}
+            runner.begin_anew()
         self._wake.set()
 
     def close(self) -> None:
