@@ -18,8 +18,8 @@ from velostream.sql.naming import plain_column
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import AggregateFunction, Catalog, Input, Relation
 from velostream.sql.resolve import Resolution, resolve_query
-from velostream.sql.scope import Origin, scope_of, set_origin, without_meaning
-from velostream.sql.shape import outermost_select
+from velostream.sql.scope import Frame, Origin, scope_of, set_origin, without_meaning
+from velostream.sql.shape import from_items, outermost_select
 from velostream.sql.statements import Query
 from velostream.sql.window_calls import window_field
 
@@ -51,11 +51,13 @@ def resolved_part(tree: exp.Expr, known: Mapping[str, Input]) -> Resolution:
 
 def schema_of_part(resolution: Resolution) -> Schema:
     """The columns of a query as Spark will give them; `NotDelta` when only Spark can tell their types."""
-    select = outermost_select(resolution.tree)
-    scope = scope_of(select) if select is not None else None
-    if select is None or scope is None:
+    return _columns_of(outermost_select(resolution.tree), resolution)
+
+
+def _columns_of(select: exp.Expr | None, resolution: Resolution) -> Schema:
+    if not isinstance(select, exp.Select) or (scope := scope_of(select)) is None:
         raise NotDelta("it reads a set operation")
-    typing = _ResultTyping(resolution.frames[scope], resolution)
+    typing = _ResultTyping(select, resolution.frames[scope], resolution)
     items = [pair for item in select.expressions for pair in typing.outputs(item)]
     if len({name.lower() for name, _ in items}) < len(items):
         raise NotDelta("two columns of a subquery have the same name")
@@ -83,7 +85,11 @@ class _Known(Catalog):
 
 
 class _ResultTyping(Typing):
-    """Types of select items, those of aggregates, ranks and windows among them."""
+    """Types of select items, those of aggregates, ranks and windows among them, over tables and subqueries."""
+
+    def __init__(self, select: exp.Select, frame: Frame, resolution: Resolution) -> None:
+        super().__init__(frame, resolution)
+        self._select = select
 
     def result(self, expression: exp.Expr) -> pa.DataType:
         self._results: list[pa.DataType] = []
@@ -107,7 +113,14 @@ class _ResultTyping(Typing):
     def column_type(self, origin: Origin) -> pa.DataType | None:
         if origin.source == _RESULT:
             return self._results[int(origin.column)]
-        return super().column_type(origin)
+        known = super().column_type(origin)
+        if known is not None or origin.scope != self.frame.scope:
+            return known
+        for item in from_items(self._select):
+            if isinstance(item, exp.Subquery) and str(item.alias_or_name).lower() == origin.source.lower():
+                column = _columns_of(item.this, self.resolution).find(origin.column)
+                return None if column is None else column.type
+        return None
 
     def _time_of(self, window: exp.Expr) -> pa.DataType:
         """The type of the start and end of a window: that of its time, where that is a timestamp already."""

@@ -9,6 +9,10 @@ from velostream.model.schema import Column, Schema
 from velostream.sql.explain import explain_rows
 from velostream.sql.plan import JoinKind, RelationKind, Strategy
 
+RANKED = "SELECT *, row_number() OVER (PARTITION BY shop ORDER BY n) AS r FROM stock"
+MOST = "SELECT MAX(q.n) AS m FROM (SELECT sku, SUM(n) AS n FROM stock GROUP BY sku) q"
+HOURS = "SELECT id, window(at, '1 hour').start AS hour, COUNT(*) AS n FROM visits GROUP BY id, window(at, '1 hour')"
+
 
 def kinds(planned):
     """The parts of a delta plan that are there."""
@@ -45,11 +49,7 @@ def kinds(planned):
         ),
         ("SELECT p.sku, s.n FROM prices p FULL JOIN stock s ON p.sku = s.sku", ["partitioned"]),
         ("SELECT shop, sku, rank() OVER (PARTITION BY shop ORDER BY n) AS r FROM stock", ["partitioned"]),
-        (
-            "SELECT sku AS s, n, shop FROM (SELECT *, row_number() OVER (PARTITION BY shop ORDER BY n) AS r FROM stock) "
-            "WHERE r <= 2",
-            ["partitioned"],
-        ),
+        (f"SELECT sku AS s, n, shop FROM ({RANKED}) WHERE r <= 2", ["partitioned"]),
         ("SELECT * FROM prices ORDER BY price DESC LIMIT 3", ["linear", "top"]),
         ("SELECT shop, SUM(n) AS n FROM stock GROUP BY shop ORDER BY n LIMIT 3", ["grouped", "top"]),
     ],
@@ -83,10 +83,15 @@ def test_the_shape_decides_how_changes_are_followed(view, query, parts):
          [["grouped"]], ["driven"]),
         ("SELECT sku FROM prices WHERE sku IN (SELECT sku FROM stock GROUP BY sku HAVING SUM(n) > 3)",
          [["grouped"]], ["driven"]),
+        (f"SELECT a.shop FROM (SELECT shop, SUM(n) AS n FROM stock GROUP BY shop) a JOIN ({MOST}) b ON a.n = b.m",
+         [["grouped"], ["grouped"]], ["driven"]),
+        (f"SELECT h.id, q.sku FROM ({RANKED}) q JOIN ({HOURS}) h ON q.r = h.id AND h.hour > DATE '2024-01-01'",
+         [["grouped"], ["partitioned"]], ["driven"]),
         ("SELECT p.sku, p.price FROM prices p ORDER BY price LIMIT 5 OFFSET 3", [["linear", "top"]], ["linear", "top"]),
     ],
 )  # fmt: skip
-def test_what_no_plan_can_follow_is_followed_in_parts(view, query, parts, left):
+def test_what_no_plan_can_follow_is_followed_in_parts(view, shop, query, parts, left):
+    shop.add("visits", RelationKind.TABLE, Schema.of(("id", "INT"), ("at", "TIMESTAMP")))
     planned = view(query)
     assert planned.strategy is Strategy.DELTA
     assert kinds(planned) == left
