@@ -23,7 +23,7 @@ from velostream.sql.keytypes import field_type
 from velostream.sql.naming import identifier, output_name
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.path_aggregates import AGGREGATES, number_values, of_group, of_row, stands_for_row
-from velostream.sql.path_types import ColumnTypes
+from velostream.sql.path_types import ColumnTypes, written_type
 from velostream.sql.path_values import (
     JSON_NUMBER,
     VALUE_TYPE,
@@ -231,24 +231,62 @@ class _Speller:
         while isinstance(operand.parent, exp.Paren):
             operand = operand.parent
         predicate = operand.parent
+        quantifier = str(user.name).upper()
         if not isinstance(predicate, _PREDICATES) or user.expressions != [around]:
             raise ValidationError(
-                f"{str(user.name).upper()} of a path needs a comparison",
-                hint=f"{str(user.name).upper()}({_written(node)}) > 100",
+                f"{quantifier} of a path needs a comparison",
+                hint=f"{quantifier}({_written(node)}) > 100",
                 **pointer(node, self._text),
             )
         others = [part for part in predicate.iter_expressions() if part is not operand]
-        is_number = not (isinstance(predicate, _TEXT_PREDICATES) or any(map(_is_text_literal, others)))
-        wanted = "any" if declared is not None else "number" if is_number else "text"
-        values = self._values(head, declared, wanted=wanted)
-        if values.from_text and is_number:
+        wanted = "text" if isinstance(predicate, _TEXT_PREDICATES) else self._kind_of(node, others)
+        values = self._values(head, declared, wanted=wanted or "any")
+        if values.from_text and wanted is None:
+            raise ValidationError(
+                f'as what the values of "{_written(node)}" are to be compared is not plain to see',
+                hint=f"{quantifier}(CAST({_written(node)} AS ARRAY<STRING>)) says it",
+                code="unknown-type",
+                **pointer(node, self._text),
+            )
+        if values.from_text and wanted == "number":
             values = replace(values, tree=cast(values.tree, pa.list_(JSON_NUMBER)))
         self._variables += 1
         name = f"{_ANY}_{self._variables}"
         self._name_item(node)
         operand.replace(variable(name))
-        asked = call(function, values.tree, function_of(predicate.copy(), name))
-        predicate.replace(asked)
+        if isinstance(predicate, exp.In | exp.Between) and isinstance(predicate.parent, exp.Not):
+            # NOT IN and NOT BETWEEN are comparisons as <> is one.
+            predicate = predicate.parent
+        place = exp.Null()
+        predicate.replace(place)
+        # The comparison itself, not a copy: other paths in it are still to be replaced.
+        place.replace(call(function, values.tree, function_of(predicate, name)))
+
+    def _kind_of(self, node: exp.Expr, compared: Sequence[exp.Expr]) -> str | None:
+        """Whether values of documents are compared as `number` or as `text`; None when that is not plain to see."""
+        kinds = {self._kind_of_one(node, without_parentheses(part)) for part in compared}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    def _kind_of_one(self, node: exp.Expr, part: exp.Expr) -> str | None:
+        if isinstance(part, exp.Neg):
+            part = without_parentheses(part.this)
+        if isinstance(part, exp.Literal):
+            return "text" if part.is_string else "number"
+        type_: ValueType | None = None
+        if isinstance(part, exp.Cast):
+            type_ = written_type(part.to.sql(dialect="spark"))
+        elif isinstance(part, exp.Column) and not part.is_star:
+            frame, clause = self._place(node)
+            column = part.copy()
+            ColumnResolver(problems=[], text="").resolve(column, frame=frame, clause=clause)
+            origin = origin_of(column)
+            type_ = None if origin is None else self._types.of(origin)
+        if type_ is None or isinstance(type_, Variant):
+            return None
+        if is_text(type_):
+            return "text"
+        is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+        return "number" if is_number else None
 
     def _spell_out_single(self, column: exp.Expr) -> None:
         """A path of names and numbers that Spark can't follow, or fails to follow where an element isn't there."""
@@ -271,7 +309,7 @@ class _Speller:
         steps = self._steps(node)
         frame, clause = self._place(node)
         if isinstance(steps[0], AnyField | AnyDepth):
-            return self._row_head(frame, steps)
+            return self._row_head(node, frame, steps)
         names = _leading_names(steps)[:3]
         column = _column_named(names)
         for part in column.parts:
@@ -301,12 +339,20 @@ class _Speller:
             return None
         return self._head(origin, (*(Field(name) for name in origin.fields), AnyField()))
 
-    def _row_head(self, frame: Frame, steps: tuple[Step, ...]) -> _Head:
+    def _row_head(self, node: exp.Expr, frame: Frame, steps: tuple[Step, ...]) -> _Head:
         """All columns of the row as one struct, for a path that begins with a star."""
         if frame.star is None:
             raise _UnknownTypeError
         fields: list[pa.Field] = []
+        names = [column.name.lower() for column in frame.star]
         for column in frame.star:
+            if names.count(column.name.lower()) > 1:
+                raise ValidationError(
+                    f'two columns are called "{column.name}", and the path "{_written(node)}" begins with all of them',
+                    hint="begin it with a column, or give the columns names of their own in a subquery",
+                    code="ambiguous-column",
+                    **pointer(node, self._text),
+                )
             type_ = None if column.source is None else self._types.of(Origin(frame.scope, column.source, column.name))
             if type_ is None or isinstance(type_, Variant):
                 raise _UnknownTypeError
@@ -461,10 +507,6 @@ def _item_name(item: exp.Expr) -> str:
     if bare.is_star and isinstance(bare, exp.Column):
         return str(bare.table)
     return output_name(item)
-
-
-def _is_text_literal(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Literal) and bool(node.is_string)
 
 
 def _written(node: exp.Expr) -> str:

@@ -95,7 +95,7 @@ class ColumnTypes:
             origin = origin_of(node)
             return None if origin is None else self.of(origin, depth=depth + 1)
         if isinstance(node, exp.Cast):
-            return _written(node.to.sql(dialect="spark"))
+            return written_type(node.to.sql(dialect="spark"))
         if function_name(node) in _GIVES_VARIANT:
             return _type_argument(node)
         if function_name(node) == "from_json" and len(node.expressions) > 1 and node.expressions[1].is_string:
@@ -107,10 +107,11 @@ def _type_argument(call: exp.Expr) -> ValueType | None:
     """What a function that deals in VARIANTs gives: one of them, unless it is told a type."""
     if not function_name(call).endswith("variant_get") or len(call.expressions) < 3:
         return VARIANT
-    return _written(str(call.expressions[2].name))
+    return written_type(str(call.expressions[2].name))
 
 
-def _written(text: str) -> ValueType | None:
+def written_type(text: str) -> ValueType | None:
+    """The type that a text names; None when it is none of ours."""
     if text.strip().upper() == "VARIANT":
         return VARIANT
     try:
@@ -121,5 +122,5 @@ def _written(text: str) -> ValueType | None:
 
 def _json_schema(text: str) -> ValueType | None:
     """The schema of `from_json`: a type, or the columns of a struct."""
-    found = _written(text)
-    return found if found is not None else _written(f"STRUCT<{text}>")
+    found = written_type(text)
+    return found if found is not None else written_type(f"STRUCT<{text}>")

@@ -109,6 +109,47 @@ def test_any_and_all_ask_each_value(funds, plan):
     assert "'number'" in plan("SELECT id FROM funds WHERE ANY(doc.sizes[*]) > 1").sql
 
 
+@pytest.mark.parametrize(
+    ("condition", "kind"),
+    [
+        ("ANY(doc.names[*]) = f.desk.name", "text"),
+        ("ANY(doc.names[*]) IN ('a', 'b')", "text"),
+        ("ALL(doc.names[*]) = CAST(f.id AS STRING)", "text"),
+        ("ANY(doc.sizes[*]) > f.id", "number"),
+        ("ANY(doc.sizes[*]) BETWEEN -1 AND f.desk.b.shares", "number"),
+        ("ANY(CAST(doc.flags[*] AS ARRAY<BOOLEAN>)) = TRUE", "any"),
+    ],
+)
+def test_values_of_documents_are_compared_as_what_they_are_compared_with(funds, plan, condition, kind):
+    assert f"'{kind}')" in plan(f"SELECT id FROM funds f WHERE {condition}").sql
+
+
+@pytest.mark.parametrize("other", ["TRUE", "lower('A')", "(SELECT 'a')"])
+def test_values_of_documents_are_never_left_out_unseen(funds, plan, other):
+    with pytest.raises(ValidationError, match="is not plain to see") as caught:
+        plan(f"SELECT id FROM funds WHERE ALL(doc.names[*]) = {other}")
+    assert caught.value.hint == "ALL(CAST(doc.names[*] AS ARRAY<STRING>)) says it"
+
+
+def test_not_in_and_not_between_are_asked_of_each_value(funds, plan):
+    for condition in ("IN (1, 2)", "BETWEEN 1 AND 2"):
+        sql = plan(f"SELECT id FROM funds WHERE ANY(orders[*].id) NOT {condition}").sql
+        assert "NOT EXISTS" not in sql
+        assert f"-> NOT velostream_any_1 {condition}" in sql
+
+
+def test_paths_on_both_sides_of_a_comparison_are_followed(funds, plan):
+    sql = plan("SELECT id FROM funds WHERE SUM(orders[*].amount) < ANY(orders[*].amount)").sql
+    assert "WILDCARD_PATH" not in sql
+    sql = plan("SELECT id FROM funds WHERE ANY(orders[*].id) = ALL(positions.*.shares)").sql
+    assert "WILDCARD_PATH" not in sql
+
+
+def test_a_path_over_all_columns_needs_names_that_are_one_columns(funds, plan):
+    with pytest.raises(ValidationError, match='two columns are called "id"'):
+        plan("SELECT **.amount FROM funds f JOIN trades t ON f.id = t.id")
+
+
 def test_a_star_behind_a_struct_in_a_select_is_sparks_own(funds, plan):
     assert "desk.*" in plan("SELECT desk.* FROM funds").sql
     assert "MAP_VALUES" in plan("SELECT positions.* FROM funds").sql
