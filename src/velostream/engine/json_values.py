@@ -36,7 +36,12 @@ def json_values(texts: pa.Array, paths: pa.Array, wanted: pa.Array) -> pa.Array:
         for row, value in document_values(texts, steps):
             if kind == "any" or _kind(value) == kind:
                 found[row].append(_text(value))
-    return pa.array(found, pa.list_(pa.string()))
+    try:
+        return pa.array(found, pa.list_(pa.string()))
+    except UnicodeEncodeError:
+        # JSON can say halves of characters, which no text holds.
+        whole = [[text.encode(errors="replace").decode() for text in texts] for texts in found]
+        return pa.array(whole, pa.list_(pa.string()))
 
 
 def _kind(value: Any) -> str:

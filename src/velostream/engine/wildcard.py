@@ -24,6 +24,7 @@ _Places = tuple[np.ndarray[Any, Any], ...]
 _Choice = Callable[[Any, Any], Any]
 """Which elements: takes the number of each and the length of its array."""
 _EXACT = Context(prec=100)
+_LARGEST_EXPONENT = 400
 _AGGREGATE = re.compile(r"\s*(?P<function>\w+)\s*\((?P<path>.*)\)\s*", re.DOTALL)
 _COLUMN_DEPTH = 2
 """A value of a column stands at its row and its column."""
@@ -160,11 +161,22 @@ def _decoded(piece: _Piece) -> _Piece:
     for index, text in enumerate(piece.values.to_pylist()):
         if text[:1] in ("{", "[") or text.lstrip()[:1] in ("{", "["):
             try:
-                found.append(json.loads(text, parse_float=Decimal))
+                found.append(json.loads(text, parse_float=_number, parse_constant=_refused))
             except (ValueError, RecursionError):
                 continue
             indices.append(index)
     return replace(piece.take(np.array(indices, dtype=np.int64)), values=found)
+
+
+def _number(text: str) -> Decimal:
+    number = Decimal(text)
+    if abs(number.adjusted()) > _LARGEST_EXPONENT:
+        raise ValueError("digit for digit, such a number could be larger than the memory")
+    return number
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _fields(piece: _Piece) -> Iterator[_Piece]:

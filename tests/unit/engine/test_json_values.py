@@ -33,3 +33,12 @@ def test_kinds_are_told_apart():
     assert values(texts, "value[*]", "text") == [["1"]]
     assert values(texts, "value[*]") == [["1", "1", "true", "2.5", '{"a":1}']]
     assert values([], "value[*]") == []
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": [1, -Infinity]}', '{"a": 1e5000000}', '{"a": -1.5E-999999999}'])
+def test_what_is_no_number_of_json_is_in_no_document(text):
+    assert values([text, '{"a": 1e20}'], "value.a") == [[], ["100000000000000000000"]]
+
+
+def test_halves_of_characters_are_replaced():
+    assert values(['{"a": "x\\ud800"}', '{"a": "y"}'], "value.a") == [["x?"], ["y"]]
