@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import html
+import json
 import re
+import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +16,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, unquote_plus, urljoin, urlsplit
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urljoin, urlsplit
 
 from velostream.errors import Category, OptionError, SourceError, StoreError
 from velostream.model.confidential import is_confidential
@@ -37,6 +40,9 @@ _ADDRESS = re.compile(
     r"(?P<scheme>https?)://(?:(?P<user>[^/?#]*)@)?(?P<host>[^/?#@]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?(?:#.*)?",
     re.IGNORECASE,
 )
+_VARIABLE = re.compile(r"\$\{[^{}]*\}")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
+_HEADER_VALUE = re.compile(r"[\t -~]*")
 _PARAMETER = re.compile(r"""([^=&]+)(?:=("(?:[^"]|"")*"|'(?:[^']|'')*'|[^&]*))?(?:&|\Z)""")
 _EXPECTED = "http://host/path or https://host/path"
 _ATTEMPTS = 4
@@ -44,7 +50,14 @@ _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
 """A server that wants more patience is left alone until then, and whoever asks meanwhile is told so."""
 _MOST_REDIRECTS = 10
-_SHOWN_BYTES = 200
+_SHOWN_CHARACTERS = 200
+_SEARCHED_BYTES = 64 << 10
+"""So much of an answer is searched for secrets before it is cut to what is shown, so that no half of one is."""
+_SHORTEST_HIDDEN_VARIABLE = 4
+_HIDDEN = "***"
+_SILENCE_SECONDS = 300.0
+"""After that a stream of events is asked for again, unless socket.timeout says when."""
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _NOT_MODIFIED = 304
 _BUSY = (408, 425, 429)
 _KEEPING_THE_METHOD = (307, 308)
@@ -55,11 +68,15 @@ _KEEPING_THE_METHOD = (307, 308)
 class HttpAddress:
     """Where to ask, taken apart; variables are put in, so that any character may stand in their values."""
 
-    url: str
-    """Without user and parameters, so that it may be shown."""
+    url: str = field(repr=False)
+    """Without user and parameters. Variables may hold secrets, so it is never shown."""
+    shown: str
+    """The same for everybody's eyes: variables are as they were written."""
     parameters: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Values that were put in, and the variables that stood there."""
 
     @classmethod
     def of(cls, uri: str, known: Sequence[Option]) -> tuple[HttpAddress, dict[str, str]]:
@@ -77,10 +94,15 @@ class HttpAddress:
             else:
                 parameters.append((name, expand_environment(value)))
         username, _, password = (parts["user"] or "").partition(":")
-        path = expand_environment(parts["path"] or "/")
-        url = f"{parts['scheme'].lower()}://{expand_environment(parts['host'])}{path}"
-        plain = (expand_environment(unquote(part)) or None for part in (username, password))
-        return cls(url, tuple(parameters), *plain), options
+        shown = f"{parts['scheme'].lower()}://{parts['host']}{parts['path'] or '/'}"
+        url = expand_environment(shown)
+        try:
+            _ = urlsplit(url).port
+        except ValueError as error:
+            raise OptionError.value("source", shown, expected=_EXPECTED) from error
+        user, secret = (expand_environment(unquote(part)) or None for part in (username, password))
+        variables = tuple((expand_environment(written), written) for written in _VARIABLE.findall(uri))
+        return cls(url, shown, tuple(parameters), user, secret, variables), options
 
     @property
     def host(self) -> str:
@@ -88,10 +110,7 @@ class HttpAddress:
 
     @property
     def port(self) -> int | None:
-        try:
-            return urlsplit(self.url).port
-        except ValueError as error:
-            raise OptionError.value("source", self.url, expected=_EXPECTED) from error
+        return urlsplit(self.url).port
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +121,7 @@ class Credentials:
 
     @classmethod
     def of(cls, address: HttpAddress, settings: Options) -> Credentials:
-        token = settings.text("http.token")
+        token = (settings.text("http.token") or "").strip()
         username = settings.text("http.username") or address.username
         password = settings.text("http.password") or address.password or ""
         method = (settings.text("http.auth") or ("basic" if username else "bearer" if token else "")).lower()
@@ -118,6 +137,7 @@ class Credentials:
                 code="missing-option",
             )
         if method == "bearer":
+            _check_header("http.token", token)
             return cls(f"Bearer {token}")
         return cls(f"Basic {base64.b64encode(f'{username}:{password}'.encode()).decode()}")
 
@@ -129,6 +149,8 @@ class Answer:
     status: int
     url: str
     """Where it came from in the end, parameters included: not to be shown."""
+    shown: str
+    """The same for everybody's eyes."""
     headers: Mapping[str, str]
     """Names in lower case."""
     body: bytes
@@ -147,8 +169,12 @@ class HttpClient:
         self._credentials = Credentials.of(address, settings)
         prefix = "http.headers."
         self._headers = {
-            name.removeprefix(prefix): settings.text(name) or "" for name in settings if name.startswith(prefix)
+            name.removeprefix(prefix): (settings.text(name) or "").strip()
+            for name in settings
+            if name.startswith(prefix)
         }
+        for name, value in self._headers.items():
+            _check_header(f"{prefix}{name}", value, name=name)
         prefix = "http.params."
         self._parameters = [
             *address.parameters,
@@ -156,9 +182,11 @@ class HttpClient:
         ]
         named = [*self._headers.items(), *self._parameters]
         told = [settings.text("http.token"), settings.text("http.password"), address.password]
-        self._secrets = [value for value in (*told, *(v for n, v in named if is_confidential(n))) if value]
+        sent = [self._credentials.authorization, *(value for name, value in named if is_confidential(name))]
+        self._hidden = _hidden_texts([value for value in (*told, *sent) if value], address.variables)
         self._connect_seconds = _seconds(settings, "connect.timeout")
         self._answer_seconds = _seconds(settings, "socket.timeout")
+        self._silence_seconds = self._answer_seconds if "socket.timeout" in settings else _SILENCE_SECONDS
         self._authorities = settings.text("ssl.rootcert")
         self._client: httpx.Client | None = None
         self._busy_until = 0.0
@@ -199,34 +227,46 @@ class HttpClient:
 
     @contextmanager
     def listening(self, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        """An answer whose body comes for as long as the server likes. `SourceError` when it refuses or breaks off."""
+        """An answer whose body comes for as long as the server likes. `SourceError` when it refuses or breaks off.
+
+        A server that is silent for longer than socket.timeout has ended it, too: it may have died without a word.
+        """
         httpx = _httpx()
+        target = self._own_target()
         with self._speaking():
             client = self._connected()
             request = client.build_request(
                 "GET",
-                self.address.url,
-                params=httpx.QueryParams(self._parameters),
+                target,
                 headers=self._all_headers(headers),
-                timeout=httpx.Timeout(self._connect_seconds, read=None),
+                timeout=httpx.Timeout(self._connect_seconds, read=self._silence_seconds),
             )
             response = client.send(request, stream=True)
             try:
                 if response.status_code >= 300:
-                    raise self._refused(_answer(response, response.read()))
+                    raise self._refused(self._answer(response, response.read()))
+                _keep_alive(response)
                 yield response
+            except httpx.ReadTimeout:
+                return
             finally:
                 response.close()
 
     def unexpected(self, reason: str) -> SourceError:
         """The error for an answer that isn't what the address was taken for."""
         return SourceError(
-            f'http server at "{self.address.url}" gives no such answer as was asked for',
-            detail=reason,
+            f'http server at "{self.address.shown}" gives no such answer as was asked for',
+            detail=self.without_secrets(reason),
             hint="check the address, its parameters and http.mode",
             code="source-refused",
             category=Category.CONFIGURATION,
         )
+
+    def without_secrets(self, text: str) -> str:
+        """What may be shown of a text that comes from a server, or from a library that knows what was sent to it."""
+        for secret, shown in self._hidden:
+            text = text.replace(secret, shown)
+        return text
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -241,8 +281,7 @@ class HttpClient:
         headers: Mapping[str, str],
         body: bytes | None,
     ) -> Answer:
-        httpx = _httpx()
-        target = httpx.URL(self.address.url, params=self._parameters) if url is None else httpx.URL(url)
+        target = self._own_target() if url is None else self._given_target(url)
         for name, value in parameters:
             target = target.copy_set_param(name, value)
         with self._speaking():
@@ -253,11 +292,44 @@ class HttpClient:
                     method == "GET" or response.status_code in _KEEPING_THE_METHOD
                 )
                 if not followed:
-                    return _answer(response, response.content)
-                target = target.join(response.headers["location"])
+                    return self._answer(response, response.content)
+                target = self._given_target(_joined(str(target), response.headers["location"]))
         raise self.unexpected(f"more than {_MOST_REDIRECTS} redirects")
 
-    def _all_headers(self, further: Mapping[str, str]) -> dict[str, bytes]:
+    def _own_target(self) -> httpx.URL:
+        try:
+            own = _checked_url(self.address.url)
+        except ValueError as error:
+            raise OptionError.value("source", self.address.shown, expected=_EXPECTED) from error
+        return own.copy_merge_params(_httpx().QueryParams(self._parameters)) if self._parameters else own
+
+    def _given_target(self, url: str) -> httpx.URL:
+        """Where the server says that something is."""
+        try:
+            return _checked_url(url)
+        except ValueError as error:
+            raise SourceError(
+                f'http server at "{self.address.shown}" leads to what is no address',
+                detail=self.without_secrets(f'"{without_parameters(url)}": {error}'),
+                hint="check http.paging and http.cursor.field, and that the server is well",
+                code="unreadable-answer",
+                category=Category.UNKNOWN,
+            ) from error
+
+    def _answer(self, response: httpx.Response, body: bytes) -> Answer:
+        url = str(response.url)
+        own = without_parameters(url) == without_parameters(str(self._own_target()))
+        following = response.links.get("next", {}).get("url")
+        return Answer(
+            response.status_code,
+            url,
+            self.address.shown if own else self.without_secrets(without_parameters(url)),
+            {name.lower(): value for name, value in response.headers.items()},
+            body,
+            None if following is None else _joined(url, following),
+        )
+
+    def _all_headers(self, further: Mapping[str, str]) -> dict[bytes, bytes]:
         shown = self._credentials.authorization
         return _octets(self._headers | ({} if shown is None else {"authorization": shown}) | dict(further))
 
@@ -276,18 +348,15 @@ class HttpClient:
         try:
             yield
         except (httpx.HTTPError, httpx.StreamError) as error:
-            reason = str(error) or type(error).__name__
-            raise SourceError.unreachable("http", where=self.address.url, reason=reason) from error
-        except httpx.InvalidURL as error:
-            raise OptionError.value("source", self.address.url, expected=_EXPECTED) from error
+            reason = self.without_secrets(str(error) or type(error).__name__)
+            raise SourceError.unreachable("http", where=self.address.shown, reason=reason) from error
 
     def _refused(self, answer: Answer) -> SourceError:
-        text = answer.body[:_SHOWN_BYTES].decode("utf-8", "replace").strip()
-        for secret in self._secrets:
-            # A server may repeat what it was asked.
-            text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
+        # A server may repeat what it was asked.
+        text = self.without_secrets(answer.body[:_SEARCHED_BYTES].decode("utf-8", "replace"))
+        text = text.strip()[:_SHOWN_CHARACTERS]
         reason = f"the server answers {answer.status}" + (f": {text}" if text else "")
-        where = self.address.url
+        where = self.address.shown
         match answer.status:
             case 401 | 403 | 407:
                 hint = "WITH ('http.auth' = 'bearer', 'http.token' = '${TOKEN}'), or 'basic' with user and password"
@@ -338,20 +407,77 @@ def _seconds(settings: Options, name: str) -> float | None:
     return None if found is None else found.total_seconds()
 
 
-def _answer(response: httpx.Response, body: bytes) -> Answer:
-    following = response.links.get("next", {}).get("url")
-    return Answer(
-        response.status_code,
-        str(response.url),
-        {name.lower(): value for name, value in response.headers.items()},
-        body,
-        None if following is None else urljoin(str(response.url), following),
-    )
+def _check_header(option: str, value: str, *, name: str = "authorization") -> None:
+    """`OptionError` for what no request could carry; the value may be a secret."""
+    if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
+        raise OptionError(
+            f'option "{option}" can\'t be sent as a header',
+            detail="names and values of headers are of printable ASCII characters",
+            hint="write other characters as the server expects them, percent-encoded for example",
+            code="invalid-option-value",
+        )
 
 
-def _octets(headers: Mapping[str, str]) -> dict[str, bytes]:
+def _hidden_texts(secrets: Sequence[str], variables: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What must not be shown, in all the ways a server may write it, and what is shown for it; the longest first."""
+    # `Bearer x` and `Basic x` are as secret as x.
+    plain = {part.strip() for secret in secrets for part in (secret, secret.partition(" ")[2])}
+    named = {value.strip(): written for value, written in variables if len(value) >= _SHORTEST_HIDDEN_VARIABLE}
+    found = {
+        form: shown
+        for value, shown in (named | dict.fromkeys(plain, _HIDDEN)).items()
+        for form in (
+            value,
+            quote(value),
+            quote(value, safe=""),
+            quote_plus(value),
+            html.escape(value),
+            json.dumps(value)[1:-1],
+            json.dumps(value, ensure_ascii=False)[1:-1],
+        )
+        if form
+    }
+    return sorted(found.items(), key=lambda pair: -len(pair[0]))
+
+
+def _checked_url(written: str) -> httpx.URL:
+    """`ValueError` where nothing can be asked."""
+    library = _httpx()
+    try:
+        _ = urlsplit(written).port
+        url: httpx.URL = library.URL(written)
+    except library.InvalidURL as error:
+        raise ValueError(str(error)) from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"expected {_EXPECTED}")
+    url.host.encode("idna")
+    return url
+
+
+def _joined(base: str, written: str) -> str:
+    """An address that a server gave, made complete; one that can't be read stays as it is, for whoever asks there."""
+    try:
+        return urljoin(base, written)
+    except ValueError:
+        return written
+
+
+def _keep_alive(response: httpx.Response) -> None:
+    """Have the system find out when the other end of a silent connection is gone."""
+    stream: Any = response.extensions.get("network_stream")
+    connection = None if stream is None else stream.get_extra_info("socket")
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        # Not every system knows all of them.
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _octets(headers: Mapping[str, str]) -> dict[bytes, bytes]:
     """Names of statements and ids of events may hold any letter."""
-    return {name: value.encode() for name, value in headers.items()}
+    return {name.encode(): value.encode() for name, value in headers.items()}
 
 
 def _same_server(left: str, right: str) -> bool:
@@ -378,5 +504,7 @@ def _retry_after(written: str | None) -> float | None:
 
 
 def without_parameters(url: str) -> str:
-    """An address as anyone may see it."""
-    return urlsplit(url)._replace(query="", fragment="").geturl()
+    """An address without what is secret in most of them: user, password and parameters."""
+    start, _, rest = url.partition("#")[0].partition("?")[0].rpartition("://")
+    server, slash, path = rest.partition("/")
+    return f"{start}://{server.rpartition('@')[2]}{slash}{path}"

@@ -76,7 +76,7 @@ class EventReceiver(Receiver):
         self._stopping = threading.Event()
         self._settled = threading.Event()
         self._response: httpx.Response | None = None
-        self._thread = threading.Thread(target=self._run, name=f"events of {client.address.url}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"events of {client.address.shown}", daemon=True)
 
     def start(self) -> None:
         """Returns when the server has answered, or failed to; what it said then is the `trouble`."""
@@ -100,8 +100,8 @@ class EventReceiver(Receiver):
                 self.trouble = error
             except Exception as error:  # noqa: BLE001 - whatever it is must show, and not end the thread
                 self.trouble = SourceError(
-                    f'events of "{self._client.address.url}" can\'t be kept',
-                    detail=f"{type(error).__name__}: {error}",
+                    f'events of "{self._client.address.shown}" can\'t be kept',
+                    detail=self._client.without_secrets(f"{type(error).__name__}: {error}"),
                     hint="check that there is room on the disk of the state directory",
                 )
             attempts = 1 if self._response is not None else attempts + 1
@@ -129,8 +129,8 @@ class EventReceiver(Receiver):
     def _arrival(self, event: Event) -> Arrival:
         records = records_of(event.data.encode(), self._format)
         if event.id is None:
-            return Arrival(records, f"{self._client.address.url} event")
-        return Arrival(records, f"{self._client.address.url} event {event.id}", {LAST_EVENT: event.id})
+            return Arrival(records, f"{self._client.address.shown} event")
+        return Arrival(records, f"{self._client.address.shown} event {event.id}", {LAST_EVENT: event.id})
 
     def _headers(self) -> dict[str, str]:
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}

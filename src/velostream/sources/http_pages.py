@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from velostream.errors import Category, OptionError, SourceError
-from velostream.model.http import Answer, HttpClient, without_parameters
+from velostream.model.http import Answer, HttpClient
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.path import Path
 from velostream.sources.http_records import Body, BodyRules, path_of, values_at
@@ -116,7 +116,7 @@ class Pages:
 
     def _goes_round(self, number: int) -> SourceError:
         return SourceError(
-            f'http server at "{without_parameters(self._client.address.url)}" gives the same page again',
+            f'http server at "{self._client.address.shown}" gives the same page again',
             detail=f"page {number} is page {number - 1}",
             hint="check http.page.param or http.cursor.param: the server doesn't seem to know it",
             code="paging-goes-round",

@@ -123,7 +123,7 @@ class ReceivedRecords(HttpReading):
 
     def _expired(self) -> SourceError:
         return SourceError(
-            f'what "{self._source.address.url}" brought is no longer kept as far back as it is to be read',
+            f'what "{self._source.address.shown}" brought is no longer kept as far back as it is to be read',
             detail="the statement was not running for longer than http.retention",
             hint="CREATE OR REPLACE begins with what is kept; WITH ('http.retention' = '7d') keeps more",
             code="records-expired",

@@ -54,7 +54,7 @@ class Body:
         self.answer = answer
         self._rules = rules
         self._page = page
-        self._place = f"{without_parameters(answer.url)} page {page}"
+        self._place = f"{answer.shown} page {page}"
 
     @cached_property
     def lines(self) -> LineFormat | None:
@@ -73,7 +73,7 @@ class Body:
             return parse_json(text) if text.strip() else []
         except (ValueError, RecursionError) as error:
             raise SourceError(
-                f'http answer of "{without_parameters(self.answer.url)}" is not JSON',
+                f'http answer of "{self.answer.shown}" is not JSON',
                 detail=f"page {self._page}: {error}",
                 hint="WITH ('format' = 'jsonl') or 'csv' if it is that",
                 code="unreadable-answer",

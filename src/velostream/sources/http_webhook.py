@@ -35,6 +35,8 @@ class Endpoint:
     host: str
     port: int
     path: str
+    shown: str
+    """The path as it was written: variables in it may hold secrets."""
     credentials: Credentials = field(default_factory=Credentials)
 
     @classmethod
@@ -44,13 +46,14 @@ class Endpoint:
         port = address.port
         if parts.scheme != "http" or port is None:
             expected = "http://127.0.0.1:port/path; a proxy in front of it may take https"
-            raise OptionError.value("source", address.url, expected=expected)
+            raise OptionError.value("source", address.shown, expected=expected)
         path = settings.text("webhook.path") or parts.path
         host = address.host
         return cls(
             _LOOPBACK if host in ("", "localhost") else host,
             port,
             unquote(path if path.startswith("/") else f"/{path}"),
+            settings.get("webhook.path") or "/" + address.shown.split("/", 3)[3],
             Credentials.of(address, settings),
         )
 
@@ -97,7 +100,7 @@ class WebhookReceiver(Receiver):
         if not records:
             return
         with self._taking():
-            place = f"{self.endpoint.path} at {datetime.now(UTC).isoformat(timespec='milliseconds')}"
+            place = f"{self.endpoint.shown} at {datetime.now(UTC).isoformat(timespec='milliseconds')}"
             self._inbox.put(Arrival(records, place))
 
     @contextmanager

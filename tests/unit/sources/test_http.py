@@ -108,6 +108,62 @@ def test_what_an_answer_means(server, status, category):  # B4
     assert "t0ken" not in text
 
 
+def test_no_secret_is_shown_however_a_server_repeats_it(server, monkeypatch):
+    monkeypatch.setenv("HOOK", "T0p/S3cret")
+    monkeypatch.setenv("PASS", 'p"w&rd')
+    monkeypatch.setenv("TOKEN", " t0ken\n")
+
+    def repeated(asked):
+        shown = asked.headers["authorization"]
+        password = json.dumps({"p": 'p"w&rd'}) if shown.startswith("Basic") else ""
+        return Reply(f"{asked.path} {shown} {password}".encode(), 400)
+
+    server.answer("/hooks/T0p/S3cret", repeated)
+    url = f"{server.url}/hooks/${{HOOK}}"
+    for options in ({"http_username": "me", "http_password": "${PASS}"}, {"http_token": "${TOKEN}"}):
+        with pytest.raises(VelostreamError) as refused:
+            http(url, **options).schema()
+        text = render_text(refused.value)
+        assert f'"{url}"' in text
+        assert not [secret for secret in ("S3cret", "w&rd", "bWU6", "t0ke") if secret in text]
+    assert server.requests[-1].headers["authorization"] == "Bearer t0ken"
+    server.put("/hooks/T0p/S3cret", "[1]")
+    bad = []
+    rows_of(http(url, record_schema="id BIGINT"), bad)
+    assert [record.position for record in bad] == [f"{url} page 1 record 1"]
+    assert "S3cret" not in repr(HttpAddress.of(url, ()))
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("http://host:99999999/", {}),
+        ("http://[bad/", {}),
+        ("http://" + "x" * 64 + "/", {}),
+        ("http://host\x01/", {}),
+        ("http://host/", {"http_headers_X-Name": "ü"}),
+        ("http://host/", {"http_headers_X Name": "x"}),
+        ("http://host/", {"http_headers_X-Name": "a\nb"}),
+        ("http://host/", {"http_token": "tökén"}),
+    ],
+)
+def test_what_can_not_be_asked_is_an_option_error(url, options):
+    with pytest.raises(OptionError) as refused:
+        http(url, **options).schema()
+    assert "tökén" not in render_text(refused.value)
+
+
+@pytest.mark.parametrize("address", ["http://[bad/", "http://host:99999999/", "http://host\x01/"])
+def test_an_address_of_the_server_that_is_none_is_its_mistake(server, address):
+    document = json.dumps({"rows": [{"id": 1}], "next": address}).encode()
+    url = server.answer("/rows", lambda _: Reply(document, headers={"Link": f'<{address}>; rel="next"'}))
+    assert len(rows_of(http(url, http_records="rows"))) == 1
+    for paging in ({"http_paging": "link"}, {"http_paging": "cursor", "http_cursor_field": "next"}):
+        with pytest.raises(VelostreamError) as unreadable:
+            rows_of(http(url, http_records="rows", **paging))
+        assert unreadable.value.code == "unreadable-answer"
+
+
 def test_a_broken_body_is_told_with_its_place(server):
     url = server.put("/rows", '[{"id": 1}, {"id": ')
     with pytest.raises(VelostreamError, match="is not JSON") as broken:

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velostream.errors import Category, OptionError, VelostreamError
+from velostream.model.http import HTTP_OPTIONS, HttpAddress, HttpClient
+from velostream.model.options import Options
 from velostream.model.spool import Spool
 from velostream.sources.base import SourceSpec
 from velostream.sources.http import HttpSource
@@ -177,6 +179,24 @@ def test_events_go_on_where_they_were_broken_off(followed, server):
     until(lambda: len(rows_of(again)) == 5)
     assert [row["id"] for row in rows_of(again)] == [1, 2, 3, 4, 5]
     assert [request.headers.get("last-event-id") for request in server.requests] == [None, "2", "3"]
+
+
+def test_a_server_of_events_that_is_silent_is_asked_again(followed, server):
+    source = followed(server.events("/events"), http_mode="sse", socket_timeout="200ms")
+    until(lambda: len(server.requests) > 1)
+    assert source.latest_offset(source.initial_offset()) == source.initial_offset()
+    server.send("/events", '{"id": 1}')
+    until(lambda: rows_of(source) == [{"id": 1}])
+
+
+def test_the_system_watches_over_a_stream_of_events(server):
+    url = server.events("/events")
+    address, _ = HttpAddress.of(url, ())
+    client = HttpClient(address, Options({}, HTTP_OPTIONS))
+    with client.listening({}) as response:
+        connection = response.extensions["network_stream"].get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    client.close()
 
 
 def test_a_server_of_events_that_is_away_is_said_so_and_found_again(followed, server):
