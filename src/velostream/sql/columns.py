@@ -45,6 +45,13 @@ class ColumnResolver:
         for visible in _outwards(frame):
             if visible.source(names[-1]) or visible.having(names[0]) or not visible.complete:
                 return
+            source = visible.source(names[0])
+            if source is not None:
+                if source.columns.find(names[1]) is None and source.columns.complete:
+                    place = pointer(column.parts[1], self._text)
+                    known = source.columns.names
+                    self._problems.append(ResolveError.unknown("column", names[1], known=known, **place))
+                return
         self._unknown_alias(column.parts[0], names[0], frame=frame)
 
     def _unqualified(self, column: exp.Column, names: tuple[str, ...], *, frame: Frame, clause: str) -> None:

@@ -145,6 +145,16 @@ def test_paths_on_both_sides_of_a_comparison_are_followed(funds, plan):
     assert "WILDCARD_PATH" not in sql
 
 
+def test_a_path_may_begin_with_the_alias_of_its_column(funds, plan):
+    sql = plan("SELECT f.positions.* FROM funds f JOIN trades t ON f.id = t.id WHERE ANY(f.positions.*.shares) > 1").sql
+    assert "MAP_VALUES(`f`.`positions`)" in sql
+    assert "f.desk.*" in plan("SELECT f.desk.* FROM funds f").sql
+    with pytest.raises(SqlError, match='alias "g" does not exist'):
+        plan("SELECT g.positions.* FROM funds f")
+    with pytest.raises(SqlError, match='column "position" does not exist'):
+        plan("SELECT f.position.* FROM funds f")
+
+
 def test_a_path_over_all_columns_needs_names_that_are_one_columns(funds, plan):
     with pytest.raises(ValidationError, match='two columns are called "id"'):
         plan("SELECT **.amount FROM funds f JOIN trades t ON f.id = t.id")
