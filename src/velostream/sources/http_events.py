@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from velostream.errors import SourceError, VelostreamError
 from velostream.model.http import HttpClient
 from velostream.model.retry import RetryPolicy
-from velostream.sources.http_receivers import Arrival, Inbox, Receiver, records_of
+from velostream.sources.http_receivers import Arrival, Inbox, Receiver, RecordCutter
 
 if TYPE_CHECKING:
     import httpx
@@ -21,6 +21,7 @@ LAST_EVENT = "event"
 """Under this name the spool remembers the id of the last event that it holds."""
 _RETRY = RetryPolicy(interval=timedelta(milliseconds=500), multiplier=2, max_delay=timedelta(seconds=15))
 _SETTLED_SECONDS = 10.0
+_BYTE_ORDER_MARK = "\ufeff"
 _LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
 """A carriage return at the end of a piece may be half of a line end."""
 
@@ -39,12 +40,16 @@ class EventParser:
 
     def __init__(self) -> None:
         self._rest = ""
+        self._begun = False
         self._data: list[str] = []
         self._last: str | None = None
 
     def feed(self, text: str) -> list[Event]:
         """The events that are complete with this piece; one is when the empty line after it is there."""
         found: list[Event] = []
+        if text and not self._begun:
+            self._begun = True
+            text = text.removeprefix(_BYTE_ORDER_MARK)
         *lines, self._rest = _LINE_END.split(self._rest + text)
         for line in lines:
             if line:
@@ -69,10 +74,10 @@ class EventReceiver(Receiver):
     Without such numbers, events that are sent between two connections are lost.
     """
 
-    def __init__(self, client: HttpClient, inbox: Inbox, format_name: str) -> None:
+    def __init__(self, client: HttpClient, inbox: Inbox, cutter: RecordCutter) -> None:
         self._client = client
         self._inbox = inbox
-        self._format = format_name
+        self._cutter = cutter
         self._stopping = threading.Event()
         self._settled = threading.Event()
         self._response: httpx.Response | None = None
@@ -127,7 +132,7 @@ class EventReceiver(Receiver):
                     self._inbox.put(*arrivals)
 
     def _arrival(self, event: Event) -> Arrival:
-        records = records_of(event.data.encode(), self._format)
+        records = self._cutter.records_of(event.data.encode())
         if event.id is None:
             return Arrival(records, f"{self._client.address.shown} event")
         return Arrival(records, f"{self._client.address.shown} event {event.id}", {LAST_EVENT: event.id})

@@ -22,6 +22,8 @@ PAGING_OPTIONS: tuple[Option, ...] = (
     Option("http.page.size", "records per page; a page with fewer is the last one", OptionType.INTEGER),
     Option("http.page.size.param", "parameter that takes the size of a page", OptionType.TEXT, "per_page"),
 )
+_MOST_EMPTY_PAGES = 100
+"""In a row. Servers that select after they have cut pages give some; nobody gives that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +58,27 @@ class Pages:
     def bodies(self, answer: Answer | None = None) -> Iterator[Body]:
         """All pages; the first is `answer`, where it was asked for already."""
         request = self._first_request()
+        asked: set[_Request] = set()
         number = 1
         before: Body | None = None
+        empty = 0
         while True:
             found = answer if answer is not None and before is None else self._ask(request, {})
+            # A link may lead back to what was asked for under another address.
+            asked |= {request, _Request(found.url)}
             body = Body(found, self._rules, page=number)
             if before is not None and body.answer.body == before.answer.body and body.count:
-                raise self._goes_round(number)
+                raise self._goes_round(f"page {number} is page {number - 1}")
             yield body
             following = self._following(body, number)
-            if following is None:
+            if following is None or (following in asked and not body.count):
+                # A page without records that leads back says that there are no more.
                 return
+            empty = 0 if body.count else empty + 1
+            if following in asked:
+                raise self._goes_round(f"page {number} leads back to a page before it")
+            if empty == _MOST_EMPTY_PAGES:
+                raise self._goes_round(f"{empty} pages without records lead on and on")
             request, before = following, body
             number += 1
 
@@ -114,11 +126,11 @@ class Pages:
             )
         return None if written is None else path_of(written)
 
-    def _goes_round(self, number: int) -> SourceError:
+    def _goes_round(self, reason: str) -> SourceError:
         return SourceError(
-            f'http server at "{self._client.address.shown}" gives the same page again',
-            detail=f"page {number} is page {number - 1}",
-            hint="check http.page.param or http.cursor.param: the server doesn't seem to know it",
+            f'http server at "{self._client.address.shown}" has no last page',
+            detail=reason,
+            hint="check http.page.param, http.cursor.param and http.records: the server doesn't seem to know them",
             code="paging-goes-round",
             category=Category.CONFIGURATION,
         )

@@ -21,7 +21,16 @@ from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, 
 from velostream.sources.common import emits_of
 from velostream.sources.http_events import EventReceiver
 from velostream.sources.http_reading import HttpReading
-from velostream.sources.http_receivers import PLACE, RECEIVED, RECORD, Inbox, Receiver, release, running_receiver
+from velostream.sources.http_receivers import (
+    PLACE,
+    RECEIVED,
+    RECORD,
+    Inbox,
+    Receiver,
+    RecordCutter,
+    release,
+    running_receiver,
+)
 from velostream.sources.http_webhook import Endpoint, WebhookReceiver
 from velostream.sources.memory import SPOOL_OPTION, MemorySource
 
@@ -42,8 +51,10 @@ class ReceivedRecords(HttpReading):
         self._stored = MemorySource(
             SourceSpec("memory", source.spec.shown, {SPOOL_OPTION: str(self._spool.directory)}, RECEIVED)
         )
-        self._format_name = (settings.text("format") or "json").lower()
-        self._format = record_format(self._format_name, source.format_settings)
+        format_name = (settings.text("format") or "json").lower()
+        quote = source.format_settings.quote
+        self._cutter = RecordCutter(format_name, None if quote is None else quote.encode())
+        self._format = record_format(format_name, source.format_settings)
         self._retention = settings.duration("http.retention") or timedelta()
         self._tidied_at = time.monotonic()
         self.capabilities = SourceCapabilities(
@@ -118,8 +129,8 @@ class ReceivedRecords(HttpReading):
     def _receiver(self) -> Receiver:
         inbox = Inbox(self._spool)
         if self._endpoint is not None:
-            return WebhookReceiver(self._endpoint, inbox, self._format_name)
-        return EventReceiver(HttpClient(self._source.address, self._source.settings), inbox, self._format_name)
+            return WebhookReceiver(self._endpoint, inbox, self._cutter)
+        return EventReceiver(HttpClient(self._source.address, self._source.settings), inbox, self._cutter)
 
     def _expired(self) -> SourceError:
         return SourceError(

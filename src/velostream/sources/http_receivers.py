@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from velostream.errors import VelostreamError
 from velostream.formats.json import parse_json
+from velostream.formats.lines import find_records
 from velostream.model.rows import json_text
 from velostream.model.schema import Schema
 from velostream.model.spool import Spool
@@ -95,20 +96,29 @@ class Receiver(ABC):
         """End, and give back what is held. What was put into the inbox stays."""
 
 
-def records_of(body: bytes, format_name: str, *, of_lines: bool = False) -> list[bytes]:
-    """The records that came as one text: elements of a JSON array, lines, else the whole of it.
+@dataclass(frozen=True, slots=True)
+class RecordCutter:
+    """Finds the records that came as one text: elements of a JSON array, lines, else the whole of it."""
 
-    What isn't JSON is a record too: that it can't be decoded is found when it is read.
-    """
-    if format_name in ("csv", "tsv", "string") or of_lines:
-        return [line for line in body.splitlines() if line.strip()]
-    text = body.strip()
-    if format_name != "json" or not text.startswith(b"["):
-        return [body] if text else []
-    try:
-        return [json_text(record) for record in parse_json(text)]
-    except (ValueError, RecursionError):
-        return [body]
+    format: str
+    quote: bytes | None = b'"'
+    """Between two of them, CSV may hold line breaks."""
+
+    def records_of(self, body: bytes, *, of_lines: bool = False) -> list[bytes]:
+        """What isn't JSON is a record too: that it can't be decoded is found when it is read."""
+        if self.format in ("csv", "tsv"):
+            found = find_records(body, self.quote, final=True)
+            cut = [body[start:end] for start, end in zip(found.starts, found.ends, strict=True)]
+            return [record.rstrip(b"\r\n") for record in cut if record.strip()]
+        if self.format == "string" or of_lines:
+            return [line for line in body.splitlines() if line.strip()]
+        text = body.strip()
+        if self.format != "json" or not text.startswith(b"["):
+            return [body] if text else []
+        try:
+            return [json_text(record) for record in parse_json(text)]
+        except (ValueError, RecursionError):
+            return [body]
 
 
 class _Running:

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from velostream.errors import Category, OptionError, SourceError
 from velostream.model.http import Credentials, HttpAddress
 from velostream.model.options import Options
-from velostream.sources.http_receivers import Arrival, Inbox, Receiver, records_of
+from velostream.sources.http_receivers import Arrival, Inbox, Receiver, RecordCutter
 
 _LOOPBACK = "127.0.0.1"
 _LARGEST_BODY = 64 << 20
@@ -66,10 +66,10 @@ class Endpoint:
 class WebhookReceiver(Receiver):
     """One endpoint for one spool."""
 
-    def __init__(self, endpoint: Endpoint, inbox: Inbox, format_name: str) -> None:
+    def __init__(self, endpoint: Endpoint, inbox: Inbox, cutter: RecordCutter) -> None:
         self.endpoint = endpoint
         self._inbox = inbox
-        self._format = format_name
+        self._cutter = cutter
         self._changed = threading.Condition()
         self._busy = 0
         """How many requests are being taken in."""
@@ -96,7 +96,7 @@ class WebhookReceiver(Receiver):
 
     def take(self, body: bytes, content_type: str) -> None:
         """Returns when what was sent is durable. `OSError` when it can't be kept."""
-        records = records_of(body, self._format, of_lines="ndjson" in content_type or "jsonl" in content_type)
+        records = self._cutter.records_of(body, of_lines="ndjson" in content_type or "jsonl" in content_type)
         if not records:
             return
         with self._taking():

@@ -231,6 +231,36 @@ def test_a_server_that_knows_no_pages_is_noticed(server):
     assert round_and_round.value.code == "paging-goes-round"
 
 
+def test_pages_that_lead_back_are_noticed(server):
+    def page(request):
+        number = int(request.parameters.get("p", "1"))
+        return Reply(json.dumps([{"id": number}]).encode(), headers={"Link": f'</rows?p={3 - number}>; rel="next"'})
+
+    url = server.answer("/rows", page)
+    with pytest.raises(VelostreamError) as round_and_round:
+        rows_of(http(f"{url}?p=1", http_paging="link", record_schema="id BIGINT"))
+    assert round_and_round.value.code == "paging-goes-round"
+    assert len(server.requests) == 2
+
+
+def test_pages_without_records_come_to_an_end(server):
+    options = {"http_paging": "cursor", "http_cursor_field": "next", "http_records": "rows", "record_schema": "id INT"}
+
+    def feed(request):
+        rows = [] if "cursor" in request.parameters else [{"id": 1}]
+        return Reply(json.dumps({"rows": rows, "next": "end"}).encode())
+
+    assert rows_of(http(server.answer("/feed", feed), **options)) == [{"id": 1}]
+    assert len(server.requests) == 2
+
+    def endless(request):
+        return Reply(json.dumps({"rows": [], "next": int(request.parameters.get("cursor", "0")) + 1}).encode())
+
+    with pytest.raises(VelostreamError) as never:
+        rows_of(http(server.answer("/endless", endless), **options))
+    assert never.value.code == "paging-goes-round"
+
+
 def test_what_has_not_changed_is_not_sent_again(server):
     url = server.put("/rows", '[{"id": 1}]')
     source = http(url, poll_interval="1s")

@@ -95,6 +95,12 @@ def test_objects_arrays_and_lines_are_records(followed, address, client):
     assert bad[0].position.startswith("/in at ")
 
 
+def test_a_record_of_csv_may_hold_line_breaks(followed, address, client):
+    source = webhook(followed, f"{address}/in", format="csv", record_schema="id BIGINT, text STRING")
+    client.post(f"{address}/in", content=b'1,"a\r\nb"\r\n\r\n2,c').raise_for_status()
+    assert [(row["id"], row["text"].split()) for row in rows_of(source)] == [(1, ["a", "b"]), (2, ["c"])]
+
+
 def test_half_a_body_is_thrown_away(followed, address, client):
     source = webhook(followed, f"{address}/in", format="csv", record_schema="id BIGINT")
     place = urlsplit(address)
@@ -259,6 +265,12 @@ def test_events_are_found_however_they_are_cut(cuts, end):
     pieces = [text[low:high] for low, high in itertools.pairwise(bounds)]
     found = [event for piece in [*pieces, end, end, "x"] for event in parser.feed(piece)]
     assert found == [Event("one", "1"), Event("two\n2", "1"), Event("z", "")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_event():
+    parser = EventParser()
+    pieces = ["", "\ufeffdata: one\n\n", "data: \ufeff\n\n"]
+    assert [event.data for piece in pieces for event in parser.feed(piece)] == ["one", "\ufeff"]
 
 
 def test_what_comes_at_once_is_written_together(tmp_path):
