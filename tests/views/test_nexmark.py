@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,17 +49,18 @@ def connection():
 
 def test_every_query_equals_its_batch(connection, tmp_path, capsys):
     nexmark = Nexmark(seed=11, events_per_second=EVENTS // SECONDS, disorder=DISORDER)
-    size = EVENTS // BATCHES
+    ends = [EVENTS * number // BATCHES for number in range(BATCHES + 1)]
+    batches = [nexmark.events(first, end - first) for first, end in pairwise(ends)]
     begun = time.monotonic()
-    connection.memory("nexmark").append(nexmark.events(0, size))
+    connection.memory("nexmark").append(batches[0])
     _start(connection, tmp_path)
-    for number in range(1, BATCHES):
+    for batch in batches[1:]:
         connection.drain("q0", timeout=PATIENCE)
-        connection.memory("nexmark").append(nexmark.events(number * size, size))
+        connection.memory("nexmark").append(batch)
     for name in connection.queries():
         connection.drain(name, timeout=PATIENCE)
     taken = time.monotonic() - begun
-    events = pa.concat_tables([nexmark.events(number * size, size) for number in range(BATCHES)])
+    events = pa.concat_tables(batches)
     _check(connection, events, tmp_path)
     if EVENTS > 100_000:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
