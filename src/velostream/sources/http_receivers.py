@@ -133,34 +133,54 @@ class _Running:
 
 
 _lock = threading.RLock()
+"""Of the table of receivers, held for moments. Whoever holds it takes no other lock."""
+_locks: weakref.WeakValueDictionary[Path, threading._RLock] = weakref.WeakValueDictionary()
 _running: dict[Path, _Running] = {}
 _watching: threading.Thread | None = None
 
 
 def running_receiver(spool: Spool, make: Callable[[], Receiver], *, follower: object | None = None) -> Receiver:
     """The receiver of a spool, started now if it isn't running; kept until `release` where there is a follower."""
-    with _lock:
+    with _lock_of(spool.directory):
         found = _running.get(spool.directory)
         if found is None:
             receiver = make()
             receiver.start()
-            found = _running[spool.directory] = _Running(receiver)
-            _watch()
+            found = _Running(receiver)
         found.asked_at = time.monotonic()
         if follower is not None:
             found.followers.add(follower)
+        with _lock:
+            _running[spool.directory] = found
+            _watch()
         return found.receiver
 
 
 def release(spool: Spool, follower: object) -> None:
     """The follower is no longer one; the last of them stops the receiver."""
-    with _lock:
+    with _lock_of(spool.directory):
         found = _running.get(spool.directory)
         if found is None or follower not in found.followers:
             return
         found.followers.discard(follower)
         if not found.followers:
-            _running.pop(spool.directory).receiver.stop()
+            _end(spool.directory)
+
+
+def _lock_of(directory: Path) -> threading._RLock:
+    """Of one spool's receiver: starting and stopping take their time, which others must not wait for."""
+    with _lock:
+        found = _locks.get(directory)
+        if found is None:
+            found = _locks[directory] = threading.RLock()
+        return found
+
+
+def _end(directory: Path) -> None:
+    """Called under the spool's lock, so that its next receiver begins when this one is done."""
+    with _lock:
+        ended = _running.pop(directory)
+    ended.receiver.stop()
 
 
 def _watch() -> None:
@@ -175,8 +195,13 @@ def _end_idle_ones() -> None:
     while True:
         time.sleep(_LOOK_SECONDS)
         with _lock:
-            for directory in [place for place, one in _running.items() if one.is_idle]:
-                _running.pop(directory).receiver.stop()
+            idle = [directory for directory, one in _running.items() if one.is_idle]
+        for directory in idle:
+            with _lock_of(directory):
+                found = _running.get(directory)
+                if found is not None and found.is_idle:
+                    _end(directory)
+        with _lock:
             if not _running:
                 _watching = None
                 return

@@ -20,7 +20,7 @@ from velostream.model.spool import Spool
 from velostream.sources.base import SourceSpec
 from velostream.sources.http import HttpSource
 from velostream.sources.http_events import Event, EventParser
-from velostream.sources.http_receivers import Arrival, Inbox
+from velostream.sources.http_receivers import Arrival, Inbox, Receiver, release, running_receiver
 from velostream.testing.services.base import LOOPBACK, free_port
 from velostream.testing.services.http import HttpServer, Reply
 
@@ -271,6 +271,39 @@ def test_a_byte_order_mark_is_no_part_of_the_first_event():
     parser = EventParser()
     pieces = ["", "\ufeffdata: one\n\n", "data: \ufeff\n\n"]
     assert [event.data for piece in pieces for event in parser.feed(piece)] == ["one", "\ufeff"]
+
+
+def test_a_receiver_that_takes_its_time_keeps_no_other_waiting(tmp_path):
+    begun, let_go, done = threading.Event(), threading.Event(), threading.Event()
+    in_time = []
+
+    class Slow(Receiver):
+        def start(self):
+            begun.set()
+            in_time.append(let_go.wait(10))
+
+        stop = start
+
+    class Quick(Receiver):
+        def start(self):
+            pass
+
+        stop = start
+
+    spools = Spool(tmp_path / "slow"), Spool(tmp_path / "quick")
+
+    def follow_and_leave():
+        running_receiver(spools[0], Slow, follower=begun)
+        release(spools[0], begun)
+        done.set()
+
+    threading.Thread(target=follow_and_leave, daemon=True).start()
+    assert begun.wait(10)
+    running_receiver(spools[1], Quick, follower=let_go)
+    release(spools[1], let_go)
+    let_go.set()
+    assert done.wait(10)
+    assert in_time == [True, True]
 
 
 def test_what_comes_at_once_is_written_together(tmp_path):
