@@ -10,15 +10,17 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def codes_in(source: str) -> set[str]:
-    """Codes written in a module: `default_code = "…"` of a class and `code="…"` of a call.
+    """Codes written in a module: `default_code = "…"` of a class, `code = "…"` and `code="…"` of a call.
 
     An f-string stands for a family of codes, written with `*` for what is filled in. The planner's `_warn` puts
     `warning-` in front of its codes.
     """
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Assign) and any(_is_default_code(target) for target in node.targets):
-            found |= _texts(node.value)
+        if isinstance(node, ast.Assign):
+            for target, value in _assigned(node):
+                if isinstance(target, ast.Name) and target.id in ("default_code", "code"):
+                    found |= _texts(value)
         elif isinstance(node, ast.Call):
             prefix = "warning-" if isinstance(node.func, ast.Attribute) and node.func.attr == "_warn" else ""
             for keyword in node.keywords:
@@ -27,8 +29,12 @@ def codes_in(source: str) -> set[str]:
     return found
 
 
-def _is_default_code(target: ast.expr) -> bool:
-    return isinstance(target, ast.Name) and target.id == "default_code"
+def _assigned(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    """Names and what they are given, one by one where several are given something."""
+    (target,), value = node.targets[:1], node.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(target, value)]
 
 
 def _texts(value: ast.expr) -> set[str]:
