@@ -94,8 +94,11 @@ def _groups(tree: exp.Expr, resolution: Resolution) -> Cut | None:
     bare = cutter.reading([*groups, *calls])
     if cutter.groups:
         bare.set("group", exp.Group(expressions=[group.copy() for group in cutter.groups]))
-    pieces = Pieces(tree)
     final = cutter.final()
+    if next(nested_queries(final), None) is None:
+        # They stand within the aggregates, and would be in the piece as they are here.
+        return None
+    pieces = Pieces(tree)
     final.set("from_", exp.From(this=piece_table(pieces.add(bare), GROUPS)))
     return pieces.cut(final)
 
