@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -246,9 +246,8 @@ class HttpClient:
                 if response.status_code >= 300:
                     raise self._refused(self._answer(response, response.read()))
                 _keep_alive(response)
-                yield response
-            except httpx.ReadTimeout:
-                return
+                with suppress(httpx.ReadTimeout):
+                    yield response
             finally:
                 response.close()
 
@@ -505,6 +504,6 @@ def _retry_after(written: str | None) -> float | None:
 
 def without_parameters(url: str) -> str:
     """An address without what is secret in most of them: user, password and parameters."""
-    start, _, rest = url.partition("#")[0].partition("?")[0].rpartition("://")
+    scheme, mark, rest = url.partition("#")[0].partition("?")[0].partition("://")
     server, slash, path = rest.partition("/")
-    return f"{start}://{server.rpartition('@')[2]}{slash}{path}"
+    return f"{scheme}{mark}{server.rpartition('@')[2]}{slash}{path}"

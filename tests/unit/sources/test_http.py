@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from velostream.errors import Category, OptionError, VelostreamError, render_text
-from velostream.model.http import HttpAddress
+from velostream.model.http import HttpAddress, without_parameters
 from velostream.sources.base import SourceSpec
 from velostream.sources.http import HttpSource
 from velostream.sources.http_records import path_of, values_at
@@ -73,6 +73,18 @@ def test_a_busy_server_is_asked_again_when_it_says(server):
     server.fail(Reply(status=429, headers={"Retry-After": "0"}), Reply(status=503), Reply(b"half", broken_off=True))
     assert rows_of(http(url)) == [{"id": 1}]
     assert len(server.requests) == 5
+
+
+def test_a_polled_resource_that_moves_is_not_taken_for_an_empty_one(server):
+    url = server.answer("/rows", lambda _: Reply(status=302, headers={"Location": "/login"}))
+    with pytest.raises(VelostreamError) as moved:
+        http(url, watch="true", http_method="post", http_body="{}").latest_offset(None)
+    assert moved.value.category is Category.CONFIGURATION
+
+
+@pytest.mark.parametrize("url", ["http://me:s3cret@h/x?k=s3cret#y", "http://me:s3cret@h/x"])
+def test_an_address_is_shown_without_user_and_parameters(url):
+    assert without_parameters(url) == "http://h/x"
 
 
 def test_a_server_that_wants_to_be_left_alone_is(server):
