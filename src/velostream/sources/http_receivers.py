@@ -134,7 +134,7 @@ class _Running:
 
 _lock = threading.RLock()
 """Of the table of receivers, held for moments. Whoever holds it takes no other lock."""
-_locks: weakref.WeakValueDictionary[Path, threading._RLock] = weakref.WeakValueDictionary()
+_locks: weakref.WeakValueDictionary[Path, threading.RLock] = weakref.WeakValueDictionary()
 _running: dict[Path, _Running] = {}
 _watching: threading.Thread | None = None
 
@@ -167,7 +167,7 @@ def release(spool: Spool, follower: object) -> None:
             _end(spool.directory)
 
 
-def _lock_of(directory: Path) -> threading._RLock:
+def _lock_of(directory: Path) -> threading.RLock:
     """Of one spool's receiver: starting and stopping take their time, which others must not wait for."""
     with _lock:
         found = _locks.get(directory)
