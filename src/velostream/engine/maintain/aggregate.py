@@ -169,6 +169,8 @@ class AggregateRunner(Runner):
             with _STARTING:
                 if self._stopping.is_set():
                     return
+                if self.context.sequence.writer(self._writer) is None:
+                    self._begin()
                 self._query = self._start_streaming()
             self._watch(self._query)
         except Exception as error:  # noqa: BLE001 - whatever it is must show on the board
@@ -183,6 +185,15 @@ class AggregateRunner(Runner):
         if self._query is not None:
             with suppress(*spark_errors(), OSError):  # the JVM may be gone already
                 self._query.stop()
+
+    def _begin(self) -> None:
+        """Give the table what the query gives over no rows; Spark's state begins with the first one."""
+        table = self.context.table(self.entry.id)
+        session = self.context.spark.session()
+        nothing = session.createDataFrame([], spark_schema(self._feed_schema))
+        rows = arrow_result(run_sql(session, self._plan.sql, {FEED: nothing}))
+        if rows.num_rows:
+            self.context.commit(Part(writes=[(table, Write(Mode.REPLACE, self._shape(rows, table.schema)))]))
 
     def _start_streaming(self) -> StreamingQuery:
         session = self.context.spark.session()

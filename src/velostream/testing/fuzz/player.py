@@ -101,15 +101,6 @@ class _RunningView:
     given: list[pa.Table] = field(default_factory=list)
     """What Spark gave for each batch so far."""
 
-    @property
-    def is_unfed(self) -> bool:
-        """Whether it aggregates a stream of which nothing has come through yet.
-
-        Then it is not looked at: groups in Spark's state begin with their first row, also where there is but one group
-        and SQL has a row for none.
-        """
-        return self.as_of_batch and self.spec.of_batches is not None and not any(one.num_rows for one in self.given)
-
 
 class _Player:
     def __init__(self, case: Case, tally: Tally) -> None:
@@ -252,8 +243,6 @@ class _Player:
                 self._connection.drain(name, timeout=_SECONDS)
             self._check(name, self._model(name))
         for name, view in list(self._views.items()):
-            if view.is_unfed:
-                continue
             right = self._right(view)
             if isinstance(right, str):
                 self._give_up(view, right)
