@@ -40,6 +40,7 @@ class Category(StrEnum):
         return self in _RETRIABLE
 
 
+_PLURALS = {"query": "queries", "index": "indexes"}
 _RETRIABLE = frozenset(
     {
         Category.MISSING,
@@ -234,7 +235,7 @@ class NotFoundError(VelostreamError):
         candidates = sorted(set(known))
         return cls(
             f'{what} "{name}" does not exist',
-            detail=f"known {what}s: {', '.join(candidates[:12]) or 'none'}",
+            detail=f"known {_PLURALS.get(what, f'{what}s')}: {', '.join(candidates[:12]) or 'none'}",
             hint=did_you_mean(name, candidates),
             code=f"unknown-{what}",
         )

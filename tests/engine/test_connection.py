@@ -14,7 +14,6 @@ from velostream.errors import (
     AlreadyExistsError,
     ClosedError,
     InUseError,
-    NotExecutableError,
     NotFoundError,
     OptionError,
     QueryError,
@@ -230,18 +229,6 @@ def test_a_view_is_not_written_to(prices):
     for statement in ("INSERT INTO copied VALUES ('x', 1)", "DELETE FROM copied", "UPDATE copied SET price = 1"):
         with pytest.raises(UnsupportedError, match="copied"):
             prices.execute(statement)
-
-
-@pytest.mark.parametrize(
-    ("statement", "kind"),
-    [
-        ("REFRESH TABLE prices", "REFRESH TABLE"),
-        ("EXPLAIN ANALYZE QUERY prices", "EXPLAIN ANALYZE"),
-    ],
-)
-def test_what_parses_but_can_not_run_yet_says_its_name(prices, statement, kind):
-    with pytest.raises(NotExecutableError, match=kind):
-        prices.execute(statement)
 
 
 def test_wrong_options_and_values_point_at_themselves(connection):
