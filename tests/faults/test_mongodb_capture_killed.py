@@ -1,20 +1,13 @@
 """A table that follows a collection while writers change it and its process is killed: nothing lost, nothing twice, and
 no version with a part of a transaction.
-
-`VELOSTREAM_TORTURE_SECONDS` makes it longer.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
+from functools import partial
 
-import pyarrow.feather
 import pymongo
 import pytest
 from bson.decimal128 import Decimal128
@@ -22,12 +15,7 @@ from pymongo.errors import PyMongoError
 
 from velostream.testing.services.mongodb import MongodbService
 
-SECONDS = float(os.environ.get("VELOSTREAM_TORTURE_SECONDS", "5"))
-KILLS = max(3, round(SECONDS / 6))
-WRITERS = 4
-KEYS = 3_000
-ACCOUNTS = 20
-WORKER = Path(__file__).with_name("capture_worker.py")
+from .torture import ACCOUNTS, KEYS, follow_while_killed, gives_up
 
 
 @pytest.fixture
@@ -47,9 +35,8 @@ def thing(key: int, body: str) -> dict[str, object]:
     return {"_id": key, "name": f"thing {key}", "amount": Decimal128(f"{key}.25"), "body": body}
 
 
-def write(url: str, seed: int, stopping: threading.Event) -> None:
+def write(url: str, chance: random.Random, stopping: threading.Event) -> None:
     """Inserts, updates, replacements, deletes, transfers between accounts, rollbacks; until told to stop."""
-    chance = random.Random(seed)
     with pymongo.MongoClient(url) as client, client.start_session() as session:
         things = client.get_default_database().things
         while not stopping.is_set():
@@ -57,7 +44,7 @@ def write(url: str, seed: int, stopping: threading.Event) -> None:
                 with session.start_transaction():
                     for _ in range(chance.choice((1, 1, 3, 20))):
                         change(things, session, chance)
-                    if chance.random() < 0.15:
+                    if gives_up(chance):
                         session.abort_transaction()
             except PyMongoError as error:
                 if not error.has_error_label("TransientTransactionError"):
@@ -84,39 +71,10 @@ def change(things, session, chance: random.Random) -> None:
             things.update_one({"_id": -taker}, {"$inc": {"amount": Decimal128(f"{amount}")}}, session=session)
 
 
-def follow(folder: Path, url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(WORKER), str(folder), url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def test_what_is_followed_equals_the_collection_however_often_the_process_is_killed(tmp_path, url):  # B37, B43, B55
-    stopping = threading.Event()
-    writers = [threading.Thread(target=write, args=(url, seed, stopping)) for seed in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    ends = time.monotonic() + SECONDS
-    chance = random.Random(7)
-    for _ in range(KILLS):
-        worker = follow(tmp_path, url)
-        # The first is killed while it loads, the others wherever they are.
-        for _ in range(chance.randrange(2, 12)):
-            if not worker.stdout.readline():
-                pytest.fail(worker.stderr.read())
-        worker.kill()
-        worker.communicate()
-    while time.monotonic() < ends:
-        stopping.wait(0.1)
-    stopping.set()
-    for writer in writers:
-        writer.join()
-    (tmp_path / "finish").touch()
-    said, trouble = follow(tmp_path, url).communicate(timeout=240)
-    assert said.endswith("done\n"), trouble
+    followed = follow_while_killed(tmp_path, url, partial(write, url), writers=4)
 
     with pymongo.MongoClient(url) as client:
         documents = list(client.get_default_database().things.find().sort("_id"))
-    rows = pyarrow.feather.read_table(str(tmp_path / "folded.arrow"))
-    followed = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
     assert len(followed) == len(documents)
     assert followed == [(one["_id"], one["name"], one["amount"].to_decimal(), one.get("body")) for one in documents]

@@ -1,31 +1,22 @@
 """A table that follows MariaDB's log while eight writers change it and its process is killed: nothing lost, nothing
 twice, and no version with a part of a transaction.
-
-`VELOSTREAM_TORTURE_SECONDS` makes it longer.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
+from functools import partial
 from urllib.parse import urlsplit
 
-import pyarrow.feather
 import pymysql
 import pytest
 
 from velostream.testing.services.mysql import MysqlService
 
-SECONDS = float(os.environ.get("VELOSTREAM_TORTURE_SECONDS", "6"))
-KILLS = max(3, round(SECONDS / 6))
-WRITERS = 8
-KEYS = 3_000
-WORKER = Path(__file__).with_name("capture_worker.py")
+from .torture import follow_while_killed, gives_up, transaction
+
+UPSERT = "ON DUPLICATE KEY UPDATE amount = VALUES(amount)"
 CLASHES = (1062, 1205, 1213)
 """A key that is there already, a lock that took too long, a deadlock."""
 
@@ -58,15 +49,13 @@ def url():
     return url
 
 
-def write(url: str, seed: int, stopping: threading.Event) -> None:
-    """Inserts, updates, key changes, deletes, transfers between accounts, rollbacks; until told to stop."""
-    chance = random.Random(seed)
+def write(url: str, chance: random.Random, stopping: threading.Event) -> None:
     with connect(url) as connection, connection.cursor() as cursor:
         while not stopping.is_set():
             try:
-                for _ in range(chance.choice((1, 1, 3, 20))):
-                    change(cursor, chance)
-                if chance.random() < 0.15:
+                for statement, values in transaction(chance, UPSERT, longest=500):
+                    cursor.execute(statement, values)
+                if gives_up(chance):
                     connection.rollback()
                 else:
                     connection.commit()
@@ -76,65 +65,14 @@ def write(url: str, seed: int, stopping: threading.Event) -> None:
                 connection.rollback()
 
 
-def change(cursor: pymysql.cursors.Cursor, chance: random.Random) -> None:
-    key, other = chance.randrange(1, KEYS), chance.randrange(1, KEYS)
-    match chance.randrange(6):
-        case 0:
-            cursor.execute(
-                "INSERT INTO things VALUES (%s, %s, %s, %s) ON DUPLICATE KEY UPDATE amount = VALUES(amount)",
-                (key, f"new {key}", chance.randrange(10_000) / 4, "y" * chance.choice((0, 10, 400))),
-            )
-        case 1:
-            cursor.execute("UPDATE things SET name = %s WHERE id = %s", (f"named {other}", key))
-        case 2:
-            cursor.execute("UPDATE things SET id = %s WHERE id = %s", (other, key))
-        case 3:
-            cursor.execute("DELETE FROM things WHERE id = %s", (key,))
-        case 4:
-            cursor.execute("UPDATE things SET body = REPEAT('z', %s) WHERE id = %s", (chance.randrange(500), key))
-        case _:
-            giver, taker = sorted(chance.sample(range(1, 21), 2))
-            amount = chance.randrange(1, 100) * chance.choice((1, -1))
-            cursor.execute("UPDATE things SET amount = amount - %s WHERE id = %s", (amount, -giver))
-            cursor.execute("UPDATE things SET amount = amount + %s WHERE id = %s", (amount, -taker))
-
-
-def follow(folder: Path, url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(WORKER), str(folder), url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def test_what_is_followed_equals_the_database_however_often_the_process_is_killed(tmp_path, url):  # B37, B43, B55
-    stopping = threading.Event()
-    writers = [threading.Thread(target=write, args=(url, seed, stopping)) for seed in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    ends = time.monotonic() + SECONDS
-    chance = random.Random(7)
-    for kill in range(KILLS):
-        if kill == KILLS // 2:
-            MysqlService.shared().execute("FLUSH BINARY LOGS")
-        worker = follow(tmp_path, url)
-        # The first is killed while it loads, the others wherever they are.
-        for _ in range(chance.randrange(2, 12)):
-            if not worker.stdout.readline():
-                pytest.fail(worker.stderr.read())
-        worker.kill()
-        worker.communicate()
-    while time.monotonic() < ends:
-        stopping.wait(0.1)
-    stopping.set()
-    for writer in writers:
-        writer.join()
-    (tmp_path / "finish").touch()
-    said, trouble = follow(tmp_path, url).communicate(timeout=240)
-    assert said.endswith("done\n"), trouble
+    def begins_another_log() -> None:
+        MysqlService.shared().execute("FLUSH BINARY LOGS")
+
+    followed = follow_while_killed(tmp_path, url, partial(write, url), halfway=begins_another_log)
 
     with connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT id, name, amount, body FROM things ORDER BY id")
         expected = list(cursor.fetchall())
-    rows = pyarrow.feather.read_table(str(tmp_path / "folded.arrow"))
-    followed = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
     assert len(followed) == len(expected)
     assert followed == expected

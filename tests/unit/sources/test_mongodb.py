@@ -18,6 +18,8 @@ from velostream.sources.base import SourceSpec
 from velostream.sources.mongodb import MongodbSource
 from velostream.testing.services.mongodb import MongodbService
 
+from .conftest import Reader as Rows
+
 OID = ObjectId("65f0c0ffee0123456789abcd")
 AT = datetime(2024, 2, 29, 12, 30, 15, 123000)  # noqa: DTZ001 - the driver gives naive ones, in UTC
 
@@ -49,26 +51,8 @@ class Database:
         return source
 
 
-class Reader:
-    """Reads on where it stopped, and says what came."""
-
-    def __init__(self, source: MongodbSource) -> None:
-        self.source = source
-        self.schema = source.schema()
-        self.position = source.initial_offset()
-        self.bad = []
-
-    def read(self, *, max_rows: int | None = 1_000):
-        end = self.source.latest_offset(self.position, max_rows=max_rows)
-        rows = []
-        for partition in self.source.partitions(self.position, end):
-            if partition.replaces:
-                rows.append("replaced by")
-            for batch in self.source.read(partition, self.schema, self.bad.append):
-                rows += batch.to_pylist()
-        self.position = end
-        self.source.commit(end)
-        return rows
+class Reader(Rows):
+    """Says which documents came and went, too."""
 
     def values(self, name: str = "_id", **options):
         return [(row[name], row[CHANGE]) for row in self.read(**options)]

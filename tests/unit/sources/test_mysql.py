@@ -20,6 +20,8 @@ from velostream.sources.mysql import MysqlSource
 from velostream.sources.mysql_log import LogPosition, MysqlLog
 from velostream.testing.services.mysql import MysqlService
 
+from .conftest import Reader
+
 
 class Database:
     """A database of the test's own, and the sources over it."""
@@ -58,28 +60,6 @@ def database():
     database = Database(MysqlService.shared().new_database())
     yield database
     database.connection.close()
-
-
-class Reader:
-    """Reads on where it stopped, and says what came."""
-
-    def __init__(self, source: MysqlSource) -> None:
-        self.source = source
-        self.schema = source.schema()
-        self.position = source.initial_offset()
-        self.bad = []
-
-    def read(self, *, max_rows: int | None = 1_000):
-        end = self.source.latest_offset(self.position, max_rows=max_rows)
-        rows = []
-        for partition in self.source.partitions(self.position, end):
-            if partition.replaces:
-                rows.append("replaced by")
-            for batch in self.source.read(partition, self.schema, self.bad.append):
-                rows += batch.to_pylist()
-        self.position = end
-        self.source.commit(end)
-        return rows
 
 
 EVERYTHING = """CREATE TABLE everything (id BIGINT UNSIGNED PRIMARY KEY, truth TINYINT(1), small TINYINT,

@@ -17,6 +17,8 @@ from velostream.sources.postgres import PostgresSource
 from velostream.sources.postgres_slot import position_of, text_of
 from velostream.testing.services.postgres import PostgresService
 
+from .conftest import Reader
+
 
 @pytest.fixture
 def database():
@@ -42,28 +44,6 @@ class Database:
     def source(self, **options: str) -> PostgresSource:
         named = {name.replace("__", "."): value for name, value in options.items()}
         return PostgresSource(SourceSpec("postgres", self.url, named))
-
-
-class Reader:
-    """Reads on where it stopped, and says what came."""
-
-    def __init__(self, source: PostgresSource) -> None:
-        self.source = source
-        self.schema = source.schema()
-        self.position = source.initial_offset()
-        self.bad = []
-
-    def read(self, *, max_rows: int | None = 1_000):
-        end = self.source.latest_offset(self.position, max_rows=max_rows)
-        rows = []
-        for partition in self.source.partitions(self.position, end):
-            if partition.replaces:
-                rows.append("replaced by")
-            for batch in self.source.read(partition, self.schema, self.bad.append):
-                rows += batch.to_pylist()
-        self.position = end
-        self.source.commit(end)
-        return rows
 
 
 def test_every_type_comes_without_loss(database):

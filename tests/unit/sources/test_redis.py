@@ -15,6 +15,8 @@ from velostream.sources.base import Emits, SourceSpec
 from velostream.sources.redis import RedisSource
 from velostream.testing.services.redis import RedisService
 
+from .conftest import Reader as Rows
+
 
 @pytest.fixture
 def url():
@@ -32,25 +34,11 @@ def source(url, **options):
     return RedisSource(SourceSpec("redis", url, {name.replace("__", "."): value for name, value in options.items()}))
 
 
-class Reader:
-    """Reads on where it stopped, and says what came."""
-
-    def __init__(self, source: RedisSource) -> None:
-        self.source = source
-        self.schema = source.schema()
-        self.position = source.initial_offset()
-        self.bad = []
+class Reader(Rows):
+    """Lets go of its connection after each reading, as a source between two does."""
 
     def read(self, *, max_rows: int | None = 1_000):
-        end = self.source.latest_offset(self.position, max_rows=max_rows)
-        rows = []
-        for partition in self.source.partitions(self.position, end):
-            if partition.replaces:
-                rows.append("replaced by")
-            for batch in self.source.read(partition, self.schema, self.bad.append):
-                rows += batch.to_pylist()
-        self.position = end
-        self.source.commit(end)
+        rows = super().read(max_rows=max_rows)
         self.source.close()
         return rows
 
