@@ -5,7 +5,7 @@ import pytest
 from velostream.testing.fuzz.generate import generate
 from velostream.testing.fuzz.player import Tally, play
 
-SEEDS, AT_ONCE = 24, 6
+SEEDS, AT_ONCE = 12, 6
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))

@@ -34,8 +34,8 @@ from velostream.errors import UnsupportedError
 from velostream.model.schema import Column, Schema
 from velostream.sql.plan import AsOf, KeyPair, Lookup, Stages
 from velostream.tables.base import Snapshot
+from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.hash_index import Pairs, TooManyPairsError
-from velostream.tables.memory.matching import Integers
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

@@ -26,17 +26,9 @@ from velostream.errors import TableError
 from velostream.model.change import CHANGE
 from velostream.model.schema import Schema
 from velostream.tables.base import Snapshot, Table
+from velostream.tables.memory.growable import Integers, Mask
 from velostream.tables.memory.hash_index import HashIndex, Pairs
-from velostream.tables.memory.matching import (
-    Column,
-    Hashes,
-    Integers,
-    Mask,
-    as_array,
-    hash_rows,
-    rows_match,
-    rows_without_null,
-)
+from velostream.tables.memory.matching import Column, Hashes, as_array, hash_rows, rows_match, rows_without_null
 
 _LARGEST_SHARE = 0.2
 """Changes beyond this share of the base are worth a new one."""

@@ -1,4 +1,4 @@
-"""The loop that keeps views over tables up to date: what it does when a view's inputs can't be looked at."""
+"""The loop that keeps views over tables up to date: what it commits as one, and what it does about trouble."""
 
 from __future__ import annotations
 
@@ -24,13 +24,25 @@ class Copying(Maintenance):
         return [(self._table, Write(Mode.REPLACE, movement.now("t").scan()))]
 
 
+class Following(Copying):
+    """A view that is what came to its input."""
+
+    def advance(self, movement):
+        return [(self._table, Write(Mode.CHANGES, movement.changes("t")))]
+
+
 @pytest.fixture
-def context():
+def connection():
     with velostream.connect() as connection:
         connection.execute("CREATE TABLE t (id BIGINT)")
         connection.execute("CREATE TABLE v (id BIGINT)")
         connection.execute("INSERT INTO t VALUES (1)")
-        yield connection._context
+        yield connection
+
+
+@pytest.fixture
+def context(connection):
+    return connection._context
 
 
 def test_a_view_whose_inputs_cannot_be_looked_at_is_tried_again_after_a_while(context):
@@ -55,4 +67,32 @@ def test_a_view_whose_inputs_cannot_be_looked_at_is_tried_again_after_a_while(co
     while runner.board.state is not State.READY and time.monotonic() < deadline:
         loop._wave([[runner]])
     assert (runner.board.state, runner.board.status.attempts) == (State.READY, 0)
+    loop.close()
+
+
+def runner_of(context, loop, view):
+    entry = context.catalog.find(view)
+    maintenance = Following(context.memory_table(entry.id))
+    inputs = {"t": context.catalog.find("t")}
+    return ViewRunner(context, entry, inputs=inputs, maintenance=maintenance, loop=loop, gate=Gate([], GatePolicy()))
+
+
+def test_views_that_follow_changes_move_in_one_commit_unless_one_of_them_cannot(connection, context):
+    connection.execute("CREATE TABLE w (id BIGINT)")
+    loop = MaintenanceLoop(context)
+    runners = [runner_of(context, loop, view) for view in ("v", "w")]
+    tables = [context.memory_table(runner.entry.id) for runner in runners]
+    loop._wave([runners])
+    assert [table.snapshot().count() for table in tables] == [1, 1]
+
+    connection.execute("INSERT INTO t VALUES (2)")
+    loop._wave([runners])
+    assert [table.snapshot().count() for table in tables] == [2, 2]
+    assert tables[0].version == tables[1].version
+
+    context.sequence.drop_table(tables[0].id)
+    connection.execute("INSERT INTO t VALUES (3)")
+    loop._wave([runners])
+    assert tables[1].snapshot().count() == 3
+    assert [runner.board.state for runner in runners] == [State.DEGRADED, State.READY]
     loop.close()

@@ -89,13 +89,13 @@ def row(chosen):
 def test_partial_results_stand_for_all_rows_of_the_groups(keys, seed):
     chosen = random.Random(seed)
     state = layout(keys)
-    held, groups = [], state.empty()
+    held, groups = [], state.of_rows(changes([], []))
     for _ in range(30):
         gone = chosen.sample(held, chosen.randint(0, len(held)))
         came = [row(chosen) for _ in range(chosen.randint(0, 6))]
         held = [one for one in held if not any(one is other for other in gone)] + came
-        merged = state.merged(groups, state.gathered(changes(gone + came, [-1] * len(gone) + [1] * len(came))))
-        groups = merged.state
+        merged, others = merge(state, groups, changes(gone + came, [-1] * len(gone) + [1] * len(came)))
+        groups = pa.concat_tables([others, merged.state])
         if merged.open.num_rows:
             groups = state.with_extremes(groups, changes(held_by(merged.open, held, keys)))
         right = expected(held, keys)
@@ -108,6 +108,19 @@ def test_partial_results_stand_for_all_rows_of_the_groups(keys, seed):
         assert found == right
 
 
+def merge(state, groups, rows):
+    """What rows make of their groups, and the groups that they don't touch."""
+    gathered = state.gathered(rows)
+    places = {tuple(map(plain, key)): at for at, key in enumerate(keys_of(groups, state.keys))}
+    touched = [places.get(tuple(map(plain, key))) for key in keys_of(gathered, state.keys)]
+    others = [at for at in range(groups.num_rows) if at not in touched]
+    return state.merged(groups.take(pa.array(touched, pa.int64())), gathered), groups.take(pa.array(others, pa.int64()))
+
+
+def keys_of(groups, keys):
+    return [tuple(one[key] for key in keys) for one in groups.to_pylist()]
+
+
 def held_by(groups, held, keys):
     wanted = {tuple(plain(one[key]) for key in keys) for one in groups.to_pylist()} if keys else {()}
     return [one for one in held if tuple(plain(one[key]) for key in keys) in wanted]
@@ -116,7 +129,7 @@ def held_by(groups, held, keys):
 def test_a_sum_beyond_its_type_is_an_error_until_it_fits_again():
     state = layout(("g0",))
     big = {"g0": "a", "g1": None, "x0": None, "x1": 2**62}
-    groups = state.merged(state.empty(), state.gathered(changes([big, big], [1, 1]))).state
+    groups = state.of_rows(changes([big, big], [1, 1]))
     with pytest.raises(QueryError) as failure:
         state.results(groups)
     assert failure.value.code == "overflow"
@@ -127,7 +140,15 @@ def test_a_sum_beyond_its_type_is_an_error_until_it_fits_again():
 def test_a_group_whose_smallest_value_stays_is_not_looked_at_again():
     state = layout(("g0",))
     rows = [{"g0": "a", "g1": None, "x0": Decimal(amount), "x1": None} for amount in (1, 2, 3)]
-    groups = state.merged(state.empty(), state.gathered(changes(rows, [1, 1, 1]))).state
+    groups = state.of_rows(changes(rows, [1, 1, 1]))
     assert state.merged(groups, state.gathered(changes([rows[2]], [-1]))).open.num_rows == 0
     assert state.merged(groups, state.gathered(changes([rows[0], rows[0]], [-1, 1]))).open.num_rows == 0
     assert state.merged(groups, state.gathered(changes([rows[0]], [-1]))).open.to_pylist() == [{"g0": "a"}]
+
+
+@pytest.mark.parametrize("keys", [(), ("g0",)], ids=str)
+def test_rows_are_counted_where_nothing_else_is(keys):
+    groups = Schema.of(*((key, FEED.column(key).sql_type) for key in keys), ("a0", "BIGINT"))
+    state = PartialState(tuple(keys), (Partial(AggregateFunction.COUNT, None),), FEED, groups)
+    one = {"g0": "a", "g1": None, "x0": None, "x1": None}
+    assert state.results(state.of_rows(changes([one, one]))).column("a0").to_pylist() == [2]

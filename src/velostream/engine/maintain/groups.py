@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from velostream.engine.maintain.delta_rows import fingerprint_of, positions_with
+from velostream.engine.maintain.delta_rows import fingerprint_of
 from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.steps import StepRunner
 from velostream.model.change import CHANGE, Mode, Write, signed
@@ -20,7 +20,7 @@ from velostream.model.expression import ColumnRef
 from velostream.model.schema import Schema
 from velostream.sql.aggregates import GROUPS
 from velostream.tables.base import Table
-from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.growable import Integers, Mask
 from velostream.tables.memory.keys import key_values
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class GroupTables:
 
     def loaded(self, rows: pa.Table) -> Writes:
         """The writes that make the groups what all these signed rows make of them, whatever they hold."""
-        groups = self._state.merged(self._state.empty(), self._state.gathered(rows)).state
+        groups = self._state.of_rows(rows)
         return [(self._groups, Write(Mode.REPLACE, groups)), (self._table, Write(Mode.REPLACE, self._rows(groups)))]
 
     def changed(self, rows: pa.Table, *, reread: RowsOfGroups | None = None) -> Writes:
@@ -72,8 +72,9 @@ class GroupTables:
         gathered = self._state.gathered(rows)
         snapshot = self._groups.snapshot()
         places = self._places(snapshot, gathered)
-        before = snapshot.take(places)
-        merged = self._state.merged(before, gathered)
+        known = places >= 0
+        before = snapshot.take(places[known])
+        merged = self._state.merged(_aligned(before, known), gathered)
         after = merged.state
         if merged.open.num_rows and reread is not None:
             after = self._state.with_extremes(after, reread(merged.open))
@@ -82,12 +83,13 @@ class GroupTables:
             writes.append((self._groups, Write(Mode.DELETE, merged.gone)))
         elif self._row_per_group:
             return [*writes, (self._table, Write(Mode.UPSERT, self._rows(after)))]
-        return [*writes, (self._table, self._write(snapshot, places, before, after))]
+        return [*writes, (self._table, self._write(snapshot, places[known], before, after))]
 
     def _places(self, snapshot: MemorySnapshot, gathered: pa.Table) -> Integers:
-        """Where the groups of contributions are."""
-        keys = self._state.keys
-        return positions_with(snapshot, keys, key_values(gathered, keys)) if keys else snapshot.visible_positions
+        """Where the group of each contribution is; -1 for a new one."""
+        if self._state.keys:
+            return snapshot.positions_of_keys(key_values(gathered, self._state.keys))
+        return snapshot.visible_positions if len(snapshot) else np.full(1, -1)
 
     def _write(self, snapshot: MemorySnapshot, places: Integers, before: pa.Table, after: pa.Table) -> Write:
         """What becomes of the view when groups change; the first groups in an order are chosen among all."""
@@ -101,6 +103,13 @@ class GroupTables:
         """The rows of the view that all its groups make."""
         rows = self._final.run({GROUPS: signed(self._state.results(groups), 1)}).drop_columns([CHANGE])
         return rows if self._top is None else self._top.of(rows)
+
+
+def _aligned(rows: pa.Table, known: Mask) -> pa.Table:
+    """A row for each place: the rows given where it is known, NULLs elsewhere."""
+    if rows.num_rows == len(known):
+        return rows
+    return rows.take(pa.array(np.cumsum(known) - 1, mask=~known))
 
 
 def _gives_row_per_group(plan: GroupedPlan, *, key: Sequence[str]) -> bool:

@@ -28,7 +28,8 @@ from velostream.tables.memory.keys import key_values
 
 _ROWS = "n"
 _NUMBER = "group"
-_WIDEST = 76
+_WIDEST = 75
+"""Digits of sums while they grow: one less than the most there are, so that two of them can be added."""
 _WIDE_DIGITS = 38
 _ANY_INTEGER = pa.decimal128(19, 0)
 _EXTREMES = {AggregateFunction.MIN: "min", AggregateFunction.MAX: "max"}
@@ -65,28 +66,34 @@ class PartialState:
                 columns.append(Column(f"s{number}", pa.decimal128(_WIDE_DIGITS, _scale(type_))))
         return Schema(tuple(columns), self.keys)
 
-    def empty(self) -> pa.Table:
-        """The state without rows: no group, or the one group that is always there."""
-        if self.keys:
-            return self.schema.arrow.empty_table()
-        row = {column.name: None if column.name.startswith("v") else 0 for column in self.schema.columns}
-        return pa.Table.from_pylist([row], schema=self.schema.arrow)
+    def new(self, groups: int) -> pa.Table:
+        """What so many groups have been that are new."""
+        return pa.table([pa.nulls(groups, field.type) for field in self.schema.arrow], schema=self.schema.arrow)
 
     def gathered(self, changes: pa.Table) -> pa.Table:
         """What signed rows of the feed make of their groups: one row of contributions for each group they touch."""
         groups = self._taken_together(self._contributed(changes))
-        columns = [
-            values.cast(_wide(values.type)) if name in self._sums else values
-            for name, values in zip(groups.column_names, groups.columns, strict=True)
-        ]
-        return pa.Table.from_arrays(columns, names=groups.column_names)
+        columns = {}
+        for name in (*self.keys, *self._counts, *self._sums, *self._ways):
+            # Counts of values none of which is NULL are those of the rows.
+            columns[name] = groups.column(name if name in groups.column_names else _ROWS)
+        for name in self._sums:
+            columns[name] = columns[name].cast(_wide(columns[name].type))
+        for name in () if changes.num_rows else (*self._counts, *self._sums):
+            columns[name] = _or_zero(columns[name])
+        return pa.table(columns)
 
-    def merged(self, state: pa.Table, gathered: pa.Table) -> Merged:
-        """The groups of `state` after contributions, whose groups are all of `state` and new ones.
+    def of_rows(self, rows: pa.Table) -> pa.Table:
+        """The groups that all these signed rows make."""
+        gathered = self.gathered(rows)
+        return self.merged(self.new(gathered.num_rows), gathered).state
+
+    def merged(self, before: pa.Table, gathered: pa.Table) -> Merged:
+        """Groups after contributions; `before` has the group of each of them, all NULL for one that is new.
 
         Raises `QueryError` when a sum has more digits than a decimal.
         """
-        groups = self._taken_together(pa.concat_tables([self._kept(state), gathered]))
+        groups = self._added(before, gathered)
         merged = self._narrowed(groups)
         lost = pa.chunked_array([pa.array(np.zeros(groups.num_rows, dtype=np.bool_))])
         for number, kind in self._extremes.items():
@@ -101,7 +108,7 @@ class PartialState:
 
     def with_extremes(self, state: pa.Table, rows: pa.Table) -> pa.Table:
         """The state with the smallest and largest values of some groups taken from all rows that those have."""
-        recomputed = self.merged(self.empty(), self.gathered(rows)).state
+        recomputed = self.of_rows(rows)
         places = {key: place for place, key in enumerate(self._key_values(state))}
         found = np.array([places[key] for key in self._key_values(recomputed)], dtype=np.int64)
         for number, partial in enumerate(self.partials):
@@ -138,70 +145,76 @@ class PartialState:
             if partial.function in _EXTREMES
         }
 
-    def _kept(self, state: pa.Table) -> pa.Table:
-        """Rows of the state as contributions: its sums with room to grow, its extremes as `v…`."""
-        columns = {}
-        for column in self.schema.columns:
-            values = state.column(column.name)
-            columns[column.name] = values.cast(_wide(column.type)) if column.name in self._sums else values
+    def _added(self, before: pa.Table, gathered: pa.Table) -> pa.Table:
+        """Groups and contributions to them as one: counts and sums added, extremes (`v…`) as they were."""
+        columns = dict(zip(gathered.column_names, gathered.columns, strict=True))
+        for name in (*self._counts, *self._sums):
+            columns[name] = pc.add(_or_zero(before.column(name).cast(columns[name].type)), columns[name])
         for number in self._extremes:
-            for part in "cw":
-                type_ = self.schema.column(f"v{number}").type
-                columns[f"{part}{number}"] = pa.chunked_array([pa.nulls(state.num_rows, type_)])
-        return pa.table(columns).select(self._contribution_names)
+            columns[f"v{number}"] = before.column(f"v{number}")
+        return pa.table(columns)
 
     def _contributed(self, changes: pa.Table) -> pa.Table:
-        """What each row adds to its group: values that come as `c…`, values that go as `w…`."""
-        signs = changes.column(CHANGE).cast(pa.int64())
+        """What each row adds to its group: values that come as `c…`, values that go as `w…`.
+
+        The number of rows (`n`) is left out where all of them come to groups, that of values (`n…`) where none is NULL.
+        """
+        signs = changes.column(CHANGE)
         gone = pc.less(signs, 0)
         none_gone = not pc.any(gone).as_py()
+        signs = signs.cast(pa.int64())
         columns = {key: changes.column(key) for key in self.keys}
-        columns[_ROWS] = signs
+        if not none_gone or not self.keys:
+            columns[_ROWS] = signs
         for number, partial in enumerate(self.partials):
             if partial.argument is None:
                 continue
             values = changes.column(partial.argument)
             if partial.function in _EXTREMES:
                 nothing = pa.scalar(None, values.type)
-                columns[f"v{number}"] = pa.chunked_array([pa.nulls(changes.num_rows, values.type)])
                 columns[f"c{number}"] = values if none_gone else pc.if_else(gone, nothing, values)
-                columns[f"w{number}"] = columns[f"v{number}"] if none_gone else pc.if_else(gone, values, nothing)
+                columns[f"w{number}"] = pc.if_else(gone, values, nothing)
                 continue
             known = not values.null_count
-            columns[f"n{number}"] = signs if known else pc.if_else(pc.is_null(values), pa.scalar(0, pa.int64()), signs)
+            if not known:
+                columns[f"n{number}"] = pc.if_else(pc.is_null(values), pa.scalar(0, pa.int64()), signs)
             if partial.function in _SUMMED:
                 exact = _as_decimal(values)
                 exact = exact if known else pc.fill_null(exact, pa.scalar(decimal.Decimal(0), exact.type))
                 columns[f"s{number}"] = exact if none_gone else pc.if_else(gone, pc.negate(exact), exact)
-        return pa.table(columns).select(self._contribution_names)
+        return pa.table(columns)
 
     def _taken_together(self, contributions: pa.Table) -> pa.Table:
-        """Contributions of each group taken together: a row for each, in the same columns."""
-        if self.keys and not any(_differs_from_sql(contributions.schema.field(key).type) for key in self.keys):
-            groups = contributions.group_by(list(self.keys), use_threads=False).aggregate(self._wanted)
-            keys = [groups.column(key) for key in self.keys]
-        else:
+        """Contributions of each group taken together: a row for each, in the same columns and with its rows counted."""
+        names = contributions.column_names[len(self.keys) :]
+        wanted: list[tuple[str | list[str], str]] = [(name, self._ways.get(name, "sum")) for name in names]
+        if _ROWS not in names:
+            names, wanted = [*names, _ROWS], [*wanted, ([], "count_all")]
+        if any(_differs_from_sql(contributions.schema.field(key).type) for key in self.keys):
             numbers = _numbered(contributions, self.keys)
             numbered = contributions.append_column(_NUMBER, pa.array(numbers))
-            groups = numbered.group_by(_NUMBER, use_threads=False).aggregate(self._wanted).sort_by(_NUMBER)
+            groups = numbered.group_by(_NUMBER, use_threads=False).aggregate(wanted).sort_by(_NUMBER)
             keys = _firsts(contributions, self.keys, numbers).columns
-        values = [groups.column(f"{name}_{how}") for name, how in self._wanted]
-        return pa.Table.from_arrays([*keys, *values], names=self._contribution_names)
+        else:
+            groups = contributions.group_by(list(self.keys), use_threads=False).aggregate(wanted)
+            keys = [groups.column(key) for key in self.keys]
+        # Arrow gives the keys first, then what is wanted in its order.
+        values = groups.columns[len(groups.columns) - len(wanted) :]
+        return pa.Table.from_arrays([*keys, *values], names=[*self.keys, *names])
 
     @cached_property
-    def _wanted(self) -> list[tuple[str, str]]:
-        """What is taken together besides the keys, and how."""
-        extremes = {f"{part}{number}": kind for number, kind in self._extremes.items() for part in "vcw"}
-        return [(name, extremes.get(name, "sum")) for name in self._contribution_names[len(self.keys) :]]
+    def _ways(self) -> dict[str, str]:
+        """How contributions are taken together that aren't added."""
+        return {f"{part}{number}": kind for number, kind in self._extremes.items() for part in "cw"}
 
     @cached_property
-    def _sums(self) -> frozenset[str]:
+    def _counts(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.schema.columns if column.name.startswith(_ROWS))
+
+    @cached_property
+    def _sums(self) -> tuple[str, ...]:
         """Names of exact sums, which need room to grow."""
-        return frozenset(f"s{n}" for n, partial in enumerate(self.partials) if partial.function in _SUMMED)
-
-    @cached_property
-    def _contribution_names(self) -> list[str]:
-        return [*self.schema.names, *(f"{part}{number}" for number in self._extremes for part in "cw")]
+        return tuple(f"s{n}" for n, partial in enumerate(self.partials) if partial.function in _SUMMED)
 
     def _narrowed(self, groups: pa.Table) -> pa.Table:
         """Groups in the columns of the state."""
@@ -247,10 +260,12 @@ def _differs_from_sql(type_: pa.DataType) -> bool:
     return bool(pa.types.is_nested(type_) or pa.types.is_floating(type_))
 
 
+def _or_zero(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(values, pa.scalar(0).cast(values.type)) if values.null_count else values
+
+
 def _numbered(rows: pa.Table, keys: Sequence[str]) -> Integers:
-    """The number of the group of each row, from 0 on without gaps; all rows are one group without keys."""
-    if not keys:
-        return np.zeros(rows.num_rows, dtype=np.int64)
+    """The number of the group of each row, from 0 on without gaps."""
     numbers: dict[Hashable, int] = {}
     values = key_values(rows, keys)
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in values), dtype=np.int64, count=len(values))

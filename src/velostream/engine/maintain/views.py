@@ -196,20 +196,40 @@ class ViewRunner(Runner):
         """Whether an input has moved since the committed content was computed, or a failed attempt is due again."""
         return self.reflects != at and (self._failed_at != at or time.monotonic() >= self._retry_at)
 
-    def bring_to(self, wave: Wave, at: Mapping[str, int]) -> None:
-        """Bring the view to the state of the wave, in which its inputs have these versions; the loop calls this."""
-        writes = self._writes(wave)
-        epoch = Epoch(self.entry.id, self._number + 1)
-        position = {"reflects": dict(at), "plan": self._maintenance.fingerprint}
-        reads = dict(at) if self._maintenance.follows else {}
-        self.context.crash_point("refresh.before-commit")
-        with self.board.work.measure("commit") as step:
-            self.context.commit(Part(writes=writes, epoch=epoch, position=position, reads=reads))
-            step.rows = self._rows_in(writes)
-        self.context.crash_point("refresh.after-commit")
-        self._number = epoch.number
+    def followed(self, wave: Wave, at: Mapping[str, int]) -> Part | None:
+        """What brings the view to the state of the wave, in which its inputs have these versions, by their changes.
+
+        None when it has to be computed anew. Committing it and `committed` are the loop's.
+        """
+        if not all(entry.id in self.reflects for entry in self.inputs.values()):
+            return None
+        began = time.perf_counter()
+        try:
+            writes = self._maintenance.advance(Movement(wave, self.inputs, self.reflects))
+        except TableError as error:
+            if error.code != "changes-expired":
+                raise
+            return None
+        if writes is None:
+            return None
+        part = self._part(writes, at)
+        self.board.work.add("follow changes", Stage(1, self._rows_in(part), time.perf_counter() - began))
+        return part
+
+    def computed(self, wave: Wave, at: Mapping[str, int]) -> Part:
+        """Like `followed`, from all rows of the inputs."""
+        with self.board.work.measure("compute all rows") as step:
+            part = self._part(self._maintenance.load(Movement(wave, self.inputs, self.reflects)), at)
+            step.rows = self._rows_in(part)
+        return part
+
+    def committed(self, part: Part, at: Mapping[str, int], seconds: float) -> None:
+        """The part is committed, which took so long."""
+        rows = self._rows_in(part)
+        self.board.work.add("commit", Stage(1, rows, seconds))
+        self._number += 1
         self.reflects = dict(at)
-        self.board.count(self._rows_in(writes))
+        self.board.count(rows)
         self.caught_up()
         self.board.notify()
 
@@ -220,29 +240,15 @@ class ViewRunner(Runner):
         if self.board.state is not State.READY:
             self.board.become(State.READY)
 
-    def _writes(self, wave: Wave) -> Sequence[tuple[Table, Write]]:
-        movement = Movement(wave, self.inputs, self.reflects)
-        if all(entry.id in self.reflects for entry in self.inputs.values()):
-            began = time.perf_counter()
-            try:
-                writes = self._maintenance.advance(movement)
-            except TableError as error:
-                if error.code != "changes-expired":
-                    raise
-                writes = None
-            if writes is not None:
-                followed = Stage(1, self._rows_in(writes), time.perf_counter() - began)
-                self.board.work.add("follow changes", followed)
-                return writes
-        with self.board.work.measure("compute all rows") as step:
-            writes = self._maintenance.load(movement)
-            step.rows = self._rows_in(writes)
-        return writes
+    def _part(self, writes: Sequence[tuple[Table, Write]], at: Mapping[str, int]) -> Part:
+        epoch = Epoch(self.entry.id, self._number + 1)
+        position = {"reflects": dict(at), "plan": self._maintenance.fingerprint}
+        return Part(writes, epoch, position, reads=dict(at) if self._maintenance.follows else {})
 
-    def _rows_in(self, writes: Sequence[tuple[Table, Write]]) -> int:
+    def _rows_in(self, part: Part) -> int:
         """How many rows of the view's own table are written."""
         target = self.context.table(self.entry.id)
-        return sum(write.rows.num_rows for table, write in writes if table is target)
+        return sum(write.rows.num_rows for table, write in part.writes if table is target)
 
     def failed(self, at: Mapping[str, int] | None, error: VelostreamError) -> None:
         """Keep the last version. What the data caused is tried again when an input changes, the rest after a while.
@@ -354,54 +360,101 @@ class MaintenanceLoop:
                 behind |= self._left_behind(runners, wave, behind)
 
     def _left_behind(self, runners: Sequence[ViewRunner], wave: Wave, behind: frozenset[str]) -> frozenset[str]:
-        """Bring views along that don't read one another, some at a time; gives those that could not be."""
-        waiting = deque(runners)
-        left: list[str] = []
+        """Bring views along that don't read one another; gives those that could not be.
+
+        Those that follow changes are committed as one record, which costs little more than that of one of them; what
+        has to be computed anew comes after, and each is committed when it is there.
+        """
+        moves = [move for runner in runners if (move := self._move(runner, wave, behind)) is not None]
+        left = {runner.entry.id for runner in runners} - {move.runner.entry.id for move in moves}
+        moves = [move for move in moves if move.is_due]
+
+        def follow(move: _Move) -> None:
+            move.part = move.runner.followed(wave, move.at)
+
+        def compute(move: _Move) -> None:
+            move.part = move.runner.computed(wave, move.at)
+            self._commit([move])
+
+        self._each(moves, follow)
+        followed = [move for move in moves if move.part is not None]
+        try:
+            self._commit(followed)
+        except Exception:  # noqa: BLE001 - which of them it was shows when each is committed by itself
+            self._each(followed, lambda move: self._commit([move]))
+        self._each([move for move in moves if move.part is None and not move.failed], compute)
+        return frozenset(left | {move.runner.entry.id for move in moves if not move.done})
+
+    def _move(self, runner: ViewRunner, wave: Wave, behind: frozenset[str]) -> _Move | None:
+        """Where a view has to go; None when it can't, because of itself or of an input."""
+        entries = list(runner.inputs.values())
+        try:
+            if runner.is_held_back() or runner.is_resting() or any(entry.id in behind for entry in entries):
+                return None
+            at = {entry.id: wave.snapshot(entry).version for entry in entries}
+            is_due = runner.is_stale(at)
+            if not is_due:
+                if runner.reflects != at:
+                    return None
+                runner.caught_up()
+            return _Move(runner, at, is_due)
+        except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
+            runner.failed(None, _not_refreshed(runner, error))
+            return None
+
+    def _each(self, moves: Sequence[_Move], step: Callable[[_Move], None]) -> None:
+        """Have a step done with every view, some at a time. Where it fails the board shows it."""
+        waiting = deque(moves)
 
         def work() -> None:
-            while True:
+            while not self._context.closing.is_set():
                 try:
-                    runner = waiting.popleft()
+                    move = waiting.popleft()
                 except IndexError:
                     return
-                if not self._attempt(runner, wave, behind):
-                    left.append(runner.entry.id)
+                try:
+                    step(move)
+                except Exception as error:  # noqa: BLE001 - shows on the board, and is tried again when that can help
+                    move.failed = True
+                    move.runner.failed(move.at, _not_refreshed(move.runner, error))
 
-        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(runners)) - 1)]
+        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(moves)) - 1)]
         for helper in helpers:
             helper.start()
         work()
         for helper in helpers:
             helper.join()
-        return frozenset(left)
 
-    def _attempt(self, runner: ViewRunner, wave: Wave, behind: frozenset[str]) -> bool:
-        """`_bring_along`, whatever happens."""
-        if self._context.closing.is_set():
-            return False
-        try:
-            return self._bring_along(runner, wave, behind)
-        except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
-            runner.failed(None, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
-            return False
+    def _commit(self, moves: Sequence[_Move]) -> None:
+        """Commit what brings views along, as one record."""
+        if not moves or self._context.closing.is_set():
+            return
+        parts = [move.part for move in moves if move.part is not None]
+        began = time.perf_counter()
+        self._context.crash_point("refresh.before-commit")
+        self._context.commit(*parts)
+        self._context.crash_point("refresh.after-commit")
+        seconds = (time.perf_counter() - began) / len(parts)
+        for move, part in zip(moves, parts, strict=True):
+            move.runner.committed(part, move.at, seconds)
+            move.done = True
 
-    def _bring_along(self, runner: ViewRunner, wave: Wave, behind: frozenset[str]) -> bool:
-        """Bring one view to the state of the wave; false when it can't be, because of itself or of an input."""
-        entries = list(runner.inputs.values())
-        if runner.is_held_back() or runner.is_resting() or any(entry.id in behind for entry in entries):
-            return False
-        at = {entry.id: wave.snapshot(entry).version for entry in entries}
-        if runner.is_stale(at):
-            try:
-                runner.bring_to(wave, at)
-            except Exception as error:  # noqa: BLE001 - shows on the board, and is tried again when that can help
-                runner.failed(at, query_error(error, f'view "{runner.entry.name}" could not be refreshed'))
-                return False
-        elif runner.reflects != at:
-            return False
-        else:
-            runner.caught_up()
-        return True
+
+@dataclass
+class _Move:
+    """One view in a wave."""
+
+    runner: ViewRunner
+    at: Mapping[str, int]
+    """Versions of its inputs in the wave."""
+    is_due: bool
+    part: Part | None = None
+    failed: bool = False
+    done: bool = False
+
+
+def _not_refreshed(runner: ViewRunner, error: Exception) -> VelostreamError:
+    return query_error(error, f'view "{runner.entry.name}" could not be refreshed')
 
 
 def without_origin(rows: pa.Table, entry: Entry) -> pa.Table:

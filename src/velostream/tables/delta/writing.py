@@ -18,8 +18,9 @@ from velostream.tables.delta.log import DataFile, LogState
 from velostream.tables.delta.pruning import having
 from velostream.tables.difference import Difference, Present
 from velostream.tables.memory.conform import stored_schema
+from velostream.tables.memory.growable import Mask
 from velostream.tables.memory.keys import key_values
-from velostream.tables.memory.matching import Hashes, Mask, hash_rows, rows_match
+from velostream.tables.memory.matching import Hashes, hash_rows, rows_match
 
 _PLACE = "_place"
 _SMALL_FILE = 50_000

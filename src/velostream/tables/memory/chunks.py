@@ -153,9 +153,7 @@ class Chunks:
         if not len(positions):
             return schema.empty_table()
         if len(positions) == 1:
-            index = bisect_right(self.starts, int(positions[0])) - 1
-            row = _select(self.batches[index], columns).slice(int(positions[0]) - self.starts[index], 1)
-            return _table(row, schema)
+            return self._take_from(bisect_right(self.starts, int(positions[0])) - 1, positions, columns, schema)
         if len(self.batches) == 1:
             return self._take_from(0, positions, columns, schema)
         chunk_of = np.searchsorted(np.asarray(self.starts[1:]), positions, side="right")
@@ -196,8 +194,12 @@ class Chunks:
         return Chunks(self.schema, self.policy, batches, tuple(starts), sealed, self.mapped, readers)
 
     def _take_from(self, chunk: int, positions: Integers, columns: Sequence[str] | None, schema: pa.Schema) -> pa.Table:
-        batch = _select(self.batches[chunk], columns)
-        return _table(batch.take(pa.array(positions - self.starts[chunk])), schema)
+        batch, start = _select(self.batches[chunk], columns), self.starts[chunk]
+        first, count = int(positions[0]), len(positions)
+        if int(positions[-1]) - first == count - 1 and (count == 1 or bool((np.diff(positions) == 1).all())):
+            # One after another: nothing to copy.
+            return _table(batch.slice(first - start, count), schema)
+        return _table(batch.take(pa.array(positions - start)), schema)
 
     def _projected(self, columns: Sequence[str] | None) -> pa.Schema:
         return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])

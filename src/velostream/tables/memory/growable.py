@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _FIRST_CAPACITY = 16
 _LARGE = 1 << 16

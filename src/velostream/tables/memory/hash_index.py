@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from velostream.tables.memory.matching import Hashes, Integers
+from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.matching import Hashes
 
 _MOST_DIRECTORY_BITS = 26
 

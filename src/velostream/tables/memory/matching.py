@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velostream.tables.memory.growable import Integers, Mask
+
 Hashes = npt.NDArray[np.uint64]
-Integers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

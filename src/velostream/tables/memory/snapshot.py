@@ -226,6 +226,12 @@ class MemorySnapshot(Snapshot):
         positions, _ = self._index(columns).find_all(values)
         return np.sort(positions[self._visible_of(positions)])
 
+    def positions_of_keys(self, keys: Sequence[Hashable]) -> Integers:
+        """Where the row of each key is, -1 where there is none; keys in the form of `keys.key_values`."""
+        if self._keys is None:
+            raise TableError.without_key(self._table.name)
+        return self._positions(self._keys, keys)
+
     def _index(self, columns: tuple[str, ...]) -> ColumnIndex:
         """An index with at least the rows this snapshot sees."""
         index = self._table.index_of(self._generation, columns)

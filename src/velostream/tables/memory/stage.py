@@ -10,7 +10,6 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from velostream.errors import TableError
@@ -19,12 +18,11 @@ from velostream.model.schema import Schema
 from velostream.tables.memory.compare import hashable_rows, match_rows, row_hashes, rows_equal
 from velostream.tables.memory.conform import check_not_null, conform
 from velostream.tables.memory.generation import Delta, Generation
-from velostream.tables.memory.growable import Integers
+from velostream.tables.memory.growable import Integers, Mask
 from velostream.tables.memory.journal import ALIVE
 from velostream.tables.memory.keys import key_normaliser, key_values
 from velostream.tables.memory.values import python_value
 
-Mask = npt.NDArray[np.bool_]
 _NONE: Integers = np.empty(0, dtype=np.int64)
 
 
