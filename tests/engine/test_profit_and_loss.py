@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from decimal import Decimal
+from urllib.parse import urlsplit
 
+import psycopg
 import pyarrow as pa
 import pyarrow.csv
 import pytest
 
 import velostream
+from velostream.testing.kafka_feed import send
+from velostream.testing.services.kafka import KafkaService
+from velostream.testing.services.postgres import PostgresService
 
 TABLES = """
 -- User positions from Kafka (real-time trading data)
@@ -188,5 +194,64 @@ def test_over_files(connection, tmp_path):
     addresses = {name: f"file://{tmp_path}/{name}.csv" for name in rows}
     connection.execute_script(TABLES.format_map(addresses))
     found = connection.execute(STATEMENT.format_map(addresses)).fetchall()
+    assert found
+    assert Counter(found) == batch_answer(connection, rows)
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    with KafkaService() as broker:
+        monkeypatch.setenv("VELOSTREAM_KAFKA_BROKERS", urlsplit(broker.url).netloc)
+        yield broker
+
+
+@pytest.fixture
+def accounts():
+    """A database by its name, and the options that say where it is."""
+    server = PostgresService.shared()
+    place = urlsplit(server.url)
+    with psycopg.connect(server.url, autocommit=True) as session:
+        session.execute("CREATE DATABASE crm_db")
+    yield "crm_db", f"host = '{place.hostname}', port = {place.port}, username = '{place.username}'"
+    with psycopg.connect(server.url, autocommit=True) as session:
+        session.execute("DROP DATABASE crm_db WITH (FORCE)")
+
+
+def messages(rows):
+    """Rows as JSON; a decimal as the number it is."""
+    for row in rows.to_pylist():
+        price = row.pop("price")
+        yield None, f'{json.dumps(row)[:-1]}, "price": {price}}}'
+
+
+def test_over_the_sources_it_was_written_for(connection, broker, accounts, tmp_path):
+    rows = rows_of(live=600)
+    for topic, table in {"trades-topic": rows["trades"], "live-trades-stream": rows["live"].slice(0, 300)}.items():
+        broker.create_topic(topic, partitions=2)
+        send(f"{broker.url}/{topic}", messages(table))
+    for name in ("symbols", "benchmarks"):
+        pa.csv.write_csv(rows[name], tmp_path / f"{name}.csv")
+    database, place = accounts
+    url = urlsplit(PostgresService.shared().url)._replace(path=f"/{database}").geturl()
+    with psycopg.connect(url, autocommit=True) as session:
+        session.execute(
+            "CREATE TABLE user_accounts (user_id int, account_type text, risk_tolerance text, max_position_size int)"
+        )
+        with session.cursor().copy("COPY user_accounts FROM STDIN") as copy:
+            for row in zip(*rows["accounts"].to_pydict().values(), strict=True):
+                copy.write_row(row)
+    addresses = {
+        "trades": "kafka://trades-topic",
+        "symbols": f"file://{tmp_path}/symbols.csv",
+        "accounts": f"postgres://{database}/user_accounts WITH ({place})",
+        "benchmarks": f"file://{tmp_path}/benchmarks.csv",
+        "live": "kafka://live-trades-stream",
+    }
+    connection.execute_script(TABLES.format_map(addresses))
+    connection.drain("user_positions", timeout=120)
+    connection.execute(f"CREATE TABLE profit_and_loss AS {STATEMENT.format_map(addresses)}")
+    send(f"{broker.url}/live-trades-stream", messages(rows["live"].slice(300)))
+    connection.drain("profit_and_loss", timeout=120)
+    found = connection.execute("SELECT * FROM profit_and_loss").fetchall()
     assert found
     assert Counter(found) == batch_answer(connection, rows)
