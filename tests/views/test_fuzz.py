@@ -2,8 +2,10 @@
 
 import pytest
 
+from velostream.testing.fuzz.case import Append, Case, FeedSpec
 from velostream.testing.fuzz.generate import generate
 from velostream.testing.fuzz.player import Tally, play
+from velostream.testing.fuzz.values import WHOLE
 
 SEEDS, AT_ONCE = 12, 6
 
@@ -16,3 +18,9 @@ def test_views_equal_their_queries(first):
         assert failure is None, str(failure)
     assert tally.checks >= AT_ONCE * 5, f"too little was compared to prove anything: {tally}"
     assert len(tally.refused_by_spark) <= tally.views // 4, f"Spark refuses too many of the queries: {tally}"
+
+
+def test_any_exception_is_told_with_its_case():
+    failure = play(Case(77, (Append(FeedSpec("s", {"id": WHOLE}, None), ({"id": object()},)),)))
+    assert "# seed 77" in str(failure)
+    assert "Traceback" in str(failure)

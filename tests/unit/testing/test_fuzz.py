@@ -32,7 +32,10 @@ def test_cases_have_every_kind_of_step_and_query():
     words = ("FULL JOIN", "USING (", "LEFT ANTI", "NOT IN (SELECT", "> ALL (SELECT", "NOT EXISTS", "ROLLUP", "HAVING")
     more = ("INTERSECT ALL", "EXCEPT", "OVER (PARTITION", "WITH cte", "LIMIT", "FILTER (WHERE", "TRUNCATE", "BEGIN;")
     assert [word for word in (*words, *more) if word not in scripts] == []
-    assert any(case.refreshed for case in cases)
+    assert {setting for case in cases for setting in case.settings} == {
+        ("velostream.maintain", "refresh"),
+        ("velostream.lookup", "general"),
+    }
 
 
 @pytest.mark.parametrize(

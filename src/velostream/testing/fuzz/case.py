@@ -100,16 +100,17 @@ Step = CreateTable | CreateFolded | CreateView | Commit | Append | Forget | Rest
 
 @dataclass(frozen=True)
 class Case:
-    """What one seed gives. `refreshed` views are computed again after every change, whatever they could do."""
+    """What one seed gives."""
 
     seed: int
     steps: tuple[Step, ...]
-    refreshed: bool = False
+    settings: tuple[tuple[str, str], ...] = ()
+    """Of the connection: the general ways instead of the fast ones, now and then."""
 
     @property
     def script(self) -> str:
         """The case in the language of `.view` scripts."""
-        lines = [f"# seed {self.seed}" + (", velostream.maintain = refresh" if self.refreshed else "")]
+        lines = [", ".join([f"# seed {self.seed}", *(f"{name} = {value}" for name, value in self.settings)])]
         for step in self.steps:
             lines += _lines(step)
         return "\n".join(lines)

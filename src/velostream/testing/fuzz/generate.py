@@ -27,6 +27,9 @@ from velostream.testing.fuzz.values import DECLARED, TEXT, WHOLE, ColumnType, ra
 
 _VIEWS = 5
 _STEPS = 6
+_GENERAL_WAYS = (("velostream.maintain", "refresh"), ("velostream.lookup", "general"))
+_GENERAL = 0.1
+"""How often each of them is taken."""
 
 
 def generate(seed: int) -> Case:
@@ -47,7 +50,7 @@ class _Generator:
         self._feed_ids: list[int] = []
 
     def case(self) -> Case:
-        """Tables and rows, views over them, then changes; looked at midway and at the end."""
+        """Tables and rows, views over them, then changes; looked at somewhere on the way and at the end."""
         random = self._random
         for number in range(random.choice((1, 2, 2, 3))):
             self._table(f"t{number}")
@@ -60,15 +63,17 @@ class _Generator:
             self._steps.append(self._append(self._stream))
             queries = StreamQueries(random, self._stream, bases)
             self._steps += [CreateView(queries.view(f"s{number}_view")) for number in range(random.randint(1, 2))]
-        restarts = random.random() < 0.2
+        looked_at, restarted = random.randrange(_STEPS - 1), random.choice((*range(_STEPS), *[-1] * 3 * _STEPS))
         for number in range(_STEPS):
             self._steps.append(self._change())
-            if number == _STEPS // 2 - 1:
+            if number == restarted:
+                # Nothing waits for the views to have caught up.
+                self._steps.append(Restart())
+            if number == looked_at:
                 self._steps.append(Look())
-                if restarts:
-                    self._steps.append(Restart())
         self._steps.append(Look())
-        return Case(self._seed, tuple(self._steps), refreshed=random.random() < 0.1)
+        settings = [setting for setting in _GENERAL_WAYS if random.random() < _GENERAL]
+        return Case(self._seed, tuple(self._steps), tuple(settings))
 
     def _table(self, name: str) -> None:
         table = random_table(self._random, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,8 @@ def play(case: Case, tally: Tally | None = None) -> Failure | None:
             return Failure(case, number, failed.view, failed.what)
         except VelostreamError as error:
             return Failure(case, number, "", _told(error))
+        except Exception:  # noqa: BLE001 - what isn't ours is a mistake, too, and of this case
+            return Failure(case, number, "", traceback.format_exc())
     return None
 
 
@@ -107,7 +110,7 @@ class _Player:
         self._tally = tally
         self._resources = ExitStack()
         self._folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
-        self._config = {"velostream.maintain": "refresh"} if case.refreshed else {}
+        self._config = dict(case.settings)
         self._durable = any(isinstance(step, Restart) for step in case.steps)
         self._connection = self._connect()
         self._oracle = self._resources.enter_context(Oracle(self._folder / "oracle"))
