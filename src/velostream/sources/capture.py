@@ -50,13 +50,31 @@ class ChangedRows:
 
 
 def refuse_what_a_log_ignores(settings: Options) -> None:
-    """Raise `OptionError` for options that narrow down what is read."""
+    """Raise `OptionError` for options that narrow down what is read, or have a load begin in the middle of the log."""
     for name in _REFUSED:
         if name in settings:
             raise OptionError(
                 f'option "{name}" can\'t be combined with "cdc"',
-                hint="all changes of a table are taken from its log: write the condition into the SELECT",
+                hint="all changes are taken from the log: write the condition into the SELECT",
             )
+    if place_written(settings) is not None:
+        refuse_load(settings)
+
+
+def place_written(settings: Options) -> str | None:
+    """Where the log is to be followed from, as the options say."""
+    return settings.text("cdc.start") or settings.text("cdc.start.position")
+
+
+def refuse_load(settings: Options) -> None:
+    """Raise `OptionError` where rows are to be loaded although a place to begin at is given."""
+    if settings.text("initial.load") != "none":
+        raise OptionError(
+            "a place in the log to begin at needs initial.load = none",
+            detail="with a load, the log is followed from the load's own place on",
+            hint="WITH ('initial.load' = 'none')",
+            code="invalid-option",
+        )
 
 
 def partitions_of(pieces: Sequence[ChangedRows], start: Offset, end: Offset) -> list[Partition]:

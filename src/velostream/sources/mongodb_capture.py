@@ -19,6 +19,7 @@ import pyarrow as pa
 from velostream.errors import Category, OptionError, SourceError
 from velostream.model.schema import Schema
 from velostream.sources.base import Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.capture import place_written, refuse_what_a_log_ignores
 from velostream.sources.database import ReadingMode
 from velostream.sources.mongodb_driver import SNAPSHOT_GONE, moment_of, read_concern, text_of
 from velostream.sources.mongodb_values import ID, Document, changes_of
@@ -37,10 +38,6 @@ _WAIT_MILLISECONDS = 1
 _ENDS = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
 _LOST = frozenset({136, 260, 280, 286})
 """Codes of a server that no longer has what comes after a position."""
-_REFUSED = (
-    *("where", "order.by", "limit", "incremental.column"),
-    *("loading.bulk.max_records", "loading.bulk.max_duration"),
-)
 
 
 @dataclass
@@ -67,12 +64,7 @@ class MongodbCapture(ReadingMode):
     capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
 
     def __init__(self, source: MongodbSource) -> None:
-        for name in _REFUSED:
-            if name in source.settings:
-                raise OptionError(
-                    f'option "{name}" can\'t be combined with "cdc"',
-                    hint="all changes of a collection are taken from its stream: write the condition into the SELECT",
-                )
+        refuse_what_a_log_ignores(source.settings)
         self._source = source
         self._bulk = Bulk(source)
         self._client: Any = None
@@ -180,7 +172,7 @@ class MongodbCapture(ReadingMode):
             session.close()
         settings = self._source.settings
         if load == 1 and settings.text("initial.load") == "none":
-            now = _first_time(settings.text("cdc.start") or settings.text("cdc.start.position") or "latest", now)
+            now = _first_time(place_written(settings) or "latest", now)
         return {"load": load, "time": now}
 
     def _look(self, start: Offset, *, changes: int | None, until: tuple[int, int] | None = None) -> _Look:

@@ -21,7 +21,7 @@ from velostream.model.conform import TimeRules, conform
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
-from velostream.sources.capture import ChangedRows, partitions_of, refuse_what_a_log_ignores
+from velostream.sources.capture import ChangedRows, partitions_of, place_written, refuse_load, refuse_what_a_log_ignores
 from velostream.sources.database import ReadingMode
 from velostream.sources.mysql_driver import MysqlSession
 from velostream.sources.mysql_events import UntoldError
@@ -286,7 +286,7 @@ def _after(start: Any, position: LogPosition) -> Offset:
 
 def _first_position(settings: Options) -> LogPosition | str:
     """Where to begin without a load, as the options say: a position, `latest` or `earliest`."""
-    written = settings.text("cdc.start") or settings.text("cdc.start.position")
+    written = place_written(settings)
     file, place = (_unless_auto(settings.text(name)) for name in ("binlog.file", "binlog.position"))
     if file is not None and place is not None and written is None:
         written = f"{file}:{place}"
@@ -298,13 +298,7 @@ def _first_position(settings: Options) -> LogPosition | str:
         )
     if written is None:
         return "latest"
-    if settings.text("initial.load") != "none":
-        raise OptionError(
-            "a place in the log to begin at needs initial.load = none",
-            detail="with a load, the log is followed from the load's own place on",
-            hint="WITH ('initial.load' = 'none')",
-            code="invalid-option",
-        )
+    refuse_load(settings)
     return written.lower() if written.lower() in ("latest", "earliest") else LogPosition.parse(written)
 
 

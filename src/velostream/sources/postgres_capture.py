@@ -23,7 +23,7 @@ from velostream.model.change import CHANGE, UNCHANGED
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Column, Schema
 from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
-from velostream.sources.capture import ChangedRows, partitions_of, refuse_what_a_log_ignores
+from velostream.sources.capture import ChangedRows, partitions_of, place_written, refuse_what_a_log_ignores
 from velostream.sources.database import ReadingMode
 from velostream.sources.pgoutput import Decoded, PgOutputDecoder
 from velostream.sources.polling import Bulk, with_sign
@@ -183,8 +183,7 @@ class PostgresCapture(ReadingMode):
         return self._loaded
 
     def _first_position(self, confirmed: int) -> int:
-        settings = self._source.settings
-        written = settings.text("cdc.start") or settings.text("cdc.start.position") or "latest"
+        written = place_written(self._source.settings) or "latest"
         match written.lower():
             case "latest":
                 return max(confirmed, self._slot.written_end())

@@ -504,9 +504,8 @@ def test_an_address_may_be_in_options_and_a_password_in_a_variable(monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"where": "x"},
         {"binlog.file": "bin.000001"},
-        {"cdc.start": "earliest"},
+        {"binlog.file": "bin.000001", "binlog.position": "4"},
         {"cdc.start": "somewhere", "initial.load": "none"},
     ],
 )
