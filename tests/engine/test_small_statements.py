@@ -31,6 +31,8 @@ def test_settings_hold_for_the_connection(connection):
     ("statement", "message"),
     [
         ("SET spark.sql.ansi.enabled = 'false'", "the engine relies on"),
+        ("SET spark.sql.caseSensitive = 'true'", "the engine relies on"),
+        ("SET spark.sql.legacy.allowHashOnMapType = 'true'", "the engine relies on"),
         ("SET spark.master = 'local[1]'", "fixed when Spark starts"),
         ("SET velostream.mantain = 'refresh'", 'option "velostream.mantain" is not known'),
         ("SET velostream.maintain = 'never'", "can't be"),

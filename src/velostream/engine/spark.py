@@ -49,15 +49,17 @@ _SESSION_SETTINGS = {
 }
 """What the engine relies on; set on every session it uses, a user's included."""
 
-_RELIED_ON = frozenset(
-    (
-        "spark.sql.adaptive.streaming.stateless.enabled",
-        "spark.sql.ansi.enabled",
-        "spark.sql.decimalOperations.allowPrecisionLoss",
-        "spark.sql.session.timeZone",
-    )
+_RELIED_ON = (
+    "spark.sql.adaptive.streaming.stateless.enabled",
+    "spark.sql.ansi.",
+    "spark.sql.caseSensitive",
+    "spark.sql.decimalOperations.",
+    "spark.sql.legacy.",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.session.timeZone",
+    "spark.sql.timestampType",
 )
-"""Those of them that answers depend on, so that no statement may change them."""
+"""How settings begin that answers depend on, so that no statement may change them."""
 
 _CONTEXT_SETTINGS = {
     "spark.app.name": "velostream",
@@ -142,7 +144,7 @@ class SparkRuntime:
 
     def set(self, key: str, value: str) -> None:
         """Change a setting of the session, and of every one started later; `OptionError` for one that can't be."""
-        if key in _RELIED_ON:
+        if key.startswith(_RELIED_ON):
             raise OptionError(f'setting "{key}" is one that the engine relies on', code="invalid-option")
         session = self.session()
         if not session.conf.isModifiable(key):
