@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 import velostream
 from benchmarks.harness import Case, Contender, Measurement, expect, measure
-from velostream.engine.lookup import run_stages
+from velostream.engine.lookup import ReplicatedTable, run_stages
 from velostream.engine.relations import arrow_result
 from velostream.sql.plan import KeyPair, Lookup, Stages
 
@@ -114,9 +114,8 @@ class _Scaling:
         entry = context.catalog.find(self.name)
         table = context.table(entry.id)
         replica = context.replicas.publish(table, columns=("user_id",), at=context.sequence.sequence)
-        session = context.spark.session()
-        frame = run_stages(session, self._frame(), STAGES, replicas={"u_": replica}, schemas={"u_": table.schema})
-        return arrow_result(frame)
+        tables = {"u_": ReplicatedTable(table.schema, replica)}
+        return arrow_result(run_stages(context.spark.session(), self._frame(), STAGES, tables=tables))
 
     def _by_spark(self) -> pa.Table:
         from pyspark.sql.functions import broadcast
