@@ -47,7 +47,7 @@ servers: setup ## fetch the servers that the tests run against, into a cache out
 lint: setup ## ruff, mypy --strict and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src benchmarks
 	$(BIN)/lint-imports --no-logo
 
 demo: setup ## a trading desk on live tables, in under a minute
