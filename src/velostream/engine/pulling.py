@@ -14,6 +14,7 @@ from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.grouping import grouping_of
 from velostream.engine.launch import gate_policy
 from velostream.engine.maintain.mirror import MirrorRunner
+from velostream.engine.maintain.once import OnceRunner
 from velostream.engine.maintain.views import ViewRunner
 from velostream.engine.options import MEMORY, query_options
 from velostream.engine.passthrough import answer
@@ -194,7 +195,7 @@ class Puller:
                 self._wait_for_changes(entry, deadline)
 
     def _wait_for_changes(self, entry: Entry, deadline: float) -> None:
-        """What DML has changed is seen by the next SELECT, through views over views too."""
+        """What DML or REFRESH has changed is seen by the next SELECT, through views over views too."""
         changed = {
             one.id: self._context.table(one.id).version
             for one in self._context.catalog
@@ -207,6 +208,7 @@ class Puller:
             runner = self._launcher.runners.get(upstream.id)
             if isinstance(runner, MirrorRunner):
                 runner.catch_up()
+            if isinstance(runner, MirrorRunner | OnceRunner):
                 changed[upstream.id] = self._context.table(upstream.id).version
             if isinstance(runner, ViewRunner):
                 if runner.board.state is not State.READY:

@@ -29,13 +29,14 @@ def eventually(condition: Callable[[], bool], *, seconds: float = 20) -> None:
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """Time as the tables see it, in seconds, set by the test."""
+def clock(sequence, monkeypatch):
+    """Time as the tables see it, in seconds, set by the test, which alone removes what is old: no housekeeper does."""
     now = [1_000_000.0]
     monkeypatch.setattr("velostream.tables.memory.generation.time.time_ns", lambda: int(now[0] * 1e9))
     monkeypatch.setattr("velostream.tables.memory.table.time.time_ns", lambda: int(now[0] * 1e9))
     monkeypatch.setattr("velostream.tables.memory.table.time.time", lambda: now[0])
-    return now
+    with sequence.exclusive():
+        yield now
 
 
 @pytest.mark.parametrize("option", ["retention", "ttl"])
