@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2
 """Views brought along at the same time; where they compute in Spark or Arrow, these use more cores by themselves."""
+_QUICK_SECONDS = 0.0025
+"""Views that take less are brought along by one thread: two would mostly wait for each other's hold on Python."""
 
 
 class Wave:
@@ -405,6 +407,7 @@ class MaintenanceLoop:
     def _each(self, moves: Sequence[_Move], step: Callable[[_Move], None]) -> None:
         """Have a step done with every view, some at a time. Where it fails the board shows it."""
         waiting = deque(moves)
+        first_done = threading.Event()
 
         def work() -> None:
             while not self._context.closing.is_set():
@@ -417,8 +420,14 @@ class MaintenanceLoop:
                 except Exception as error:  # noqa: BLE001 - shows on the board, and is tried again when that can help
                     move.failed = True
                     move.runner.failed(move.at, _not_refreshed(move.runner, error))
+                finally:
+                    first_done.set()
 
-        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(moves)) - 1)]
+        def help_out() -> None:
+            if not first_done.wait(_QUICK_SECONDS):
+                work()
+
+        helpers = [threading.Thread(target=help_out, daemon=True) for _ in range(min(_AT_ONCE, len(moves)) - 1)]
         for helper in helpers:
             helper.start()
         work()
