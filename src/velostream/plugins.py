@@ -24,8 +24,10 @@ class Group(StrEnum):
 
 _BUILT_IN: dict[Group, dict[str, str]] = {
     Group.SOURCES: {
+        "abfs": "velostream.sources.abfs:AbfsSource",
         "clickhouse": "velostream.sources.clickhouse:ClickhouseSource",
         "file": "velostream.sources.files:FileSource",
+        "gs": "velostream.sources.gs:GsSource",
         "http": "velostream.sources.http:HttpSource",
         "kafka": "velostream.sources.kafka:KafkaSource",
         "memory": "velostream.sources.memory:MemorySource",
@@ -51,13 +53,15 @@ _BUILT_IN: dict[Group, dict[str, str]] = {
         "mysql": "velostream.tables.mysql:MysqlTable",
     },
     Group.SINKS: {
+        "abfs": "velostream.sinks.objects:AbfsSink",
         "clickhouse": "velostream.sinks.clickhouse:ClickhouseSink",
         "file": "velostream.sinks.files:FileSink",
+        "gs": "velostream.sinks.objects:GsSink",
         "http": "velostream.sinks.http:HttpSink",
         "console": "velostream.sinks.console:ConsoleSink",
         "kafka": "velostream.sinks.kafka:KafkaSink",
         "memory": "velostream.sinks.memory:MemorySink",
-        "s3": "velostream.sinks.s3:S3Sink",
+        "s3": "velostream.sinks.objects:S3Sink",
     },
 }
 

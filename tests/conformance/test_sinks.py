@@ -9,7 +9,9 @@ from velostream.plugins import Group, load, names
 from velostream.sinks.base import SinkSpec
 from velostream.sources.base import SourceSpec
 from velostream.testing.kafka_feed import settled_end
+from velostream.testing.services.azure import AzureService
 from velostream.testing.services.clickhouse import ClickhouseService
+from velostream.testing.services.gs import GsService
 from velostream.testing.services.http import HttpServer, Reply
 from velostream.testing.services.kafka import KafkaService
 from velostream.testing.services.s3 import S3Service
@@ -82,18 +84,18 @@ class KafkaTarget(SinkTarget):
         ]
 
 
-class S3Target(SinkTarget):
-    def __init__(self, **options):
-        service = S3Service.shared()
+class ObjectTarget(SinkTarget):
+    def __init__(self, kind, service, **options):
+        self.kind = kind
         self.url = f"{service.new_database()}/out/"
         self.options = {**service.options}
         self.format = options
 
     def sink(self):
-        return load(Group.SINKS, "s3")(SinkSpec("s3", self.url, self.options | self.format))
+        return load(Group.SINKS, self.kind)(SinkSpec(self.kind, self.url, self.options | self.format))
 
     def numbers(self):
-        source = load(Group.SOURCES, "s3")(SourceSpec("s3", self.url, {**self.options, "watch": "true"}))
+        source = load(Group.SOURCES, self.kind)(SourceSpec(self.kind, self.url, {**self.options, "watch": "true"}))
         schema = source.schema()
         if schema is None:
             return []
@@ -139,9 +141,11 @@ class ClickhouseTarget(SinkTarget):
 TARGETS = {
     "clickhouse": {"made": lambda _, __: ClickhouseTarget()},
     "s3": {
-        "parquet": lambda _, __: S3Target(),
-        "csv gzip": lambda _, __: S3Target(format="csv", compression="gzip"),
+        "parquet": lambda _, __: ObjectTarget("s3", S3Service.shared()),
+        "csv gzip": lambda _, __: ObjectTarget("s3", S3Service.shared(), format="csv", compression="gzip"),
     },
+    "gs": {"parquet": lambda _, __: ObjectTarget("gs", GsService.shared())},
+    "abfs": {"parquet": lambda _, __: ObjectTarget("abfs", AzureService.shared())},
     "http": {"json": lambda _, __: HttpTarget()},
     "kafka": {"json": lambda _, __: KafkaTarget()},
     "memory": {"spool": lambda folder, _: MemoryTarget(folder)},

@@ -9,7 +9,7 @@ from velostream.testing.feeds import FileFeed, GeneratorFeed, MemoryFeed
 from velostream.testing.http_feed import ReceivedFeed, ResourceFeed
 from velostream.testing.kafka_feed import KafkaFeed
 from velostream.testing.mysql_feed import MysqlFeed
-from velostream.testing.s3_feed import S3Feed
+from velostream.testing.object_feed import AbfsFeed, GsFeed, S3Feed
 from velostream.testing.source_suite import SourceSuite
 
 FIELDS = "id:sequence,name:choice(a|b),price:decimal(1,9,2),at:timestamp"
@@ -70,6 +70,16 @@ FEEDS = {
         "parquet once": lambda _: S3Feed("parquet"),
         "csv watched": lambda _: S3Feed("csv", watch="true"),
         "jsonl gzip appended": lambda _: S3Feed("jsonl.gz", watch_mode="append"),
+    },
+    "gs": {
+        "csv once": lambda _: GsFeed("csv"),
+        "parquet watched": lambda _: GsFeed("parquet", watch="true"),
+        "jsonl gzip appended": lambda _: GsFeed("jsonl.gz", watch_mode="append"),
+    },
+    "abfs": {
+        "csv once": lambda _: AbfsFeed("csv"),
+        "parquet watched": lambda _: AbfsFeed("parquet", watch="true"),
+        "jsonl gzip appended": lambda _: AbfsFeed("jsonl.gz", watch_mode="append"),
     },
     "redis": {
         "stream": lambda _: RedisFeed("stream"),

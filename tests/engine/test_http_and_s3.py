@@ -1,4 +1,4 @@
-"""HTTP and S3 as statements see them: polled, streamed, taken in by a webhook, written to."""
+"""HTTP and object stores as statements see them: polled, streamed, taken in by a webhook, written to."""
 
 import json
 import time
@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 import velostream
+from velostream.testing.services.azure import AzureService
 from velostream.testing.services.base import LOOPBACK, free_port
+from velostream.testing.services.gs import GsService
 from velostream.testing.services.http import HttpServer, Reply
 from velostream.testing.services.s3 import S3Service
 
@@ -25,14 +27,19 @@ def server():
         yield server
 
 
-@pytest.fixture
-def bucket():
-    return S3Service.shared().new_database()
+@pytest.fixture(params=[S3Service, GsService, AzureService], ids=lambda service: service.kind)
+def store(request):
+    return request.param.shared()
 
 
 @pytest.fixture
-def s3_options():
-    return ", ".join(f"'{name}' = '{value}'" for name, value in S3Service.shared().options.items())
+def bucket(store):
+    return store.new_database()
+
+
+@pytest.fixture
+def store_options(store):
+    return ", ".join(f"'{name}' = '{value}'" for name, value in store.options.items())
 
 
 def until(connection, sql, expected):
@@ -50,8 +57,8 @@ def until_state(connection, table, state):
     return status
 
 
-def put_object(bucket, key, text):
-    with S3Service.shared().file_system().open_output_stream(f"{bucket.removeprefix('s3://')}/{key}") as stream:
+def put_object(store, bucket, key, text):
+    with store.file_system().open_output_stream(f"{bucket.partition('://')[2]}/{key}") as stream:
         stream.write(text.encode())
 
 
@@ -131,25 +138,28 @@ def test_a_webhook_keeps_what_it_has_said_yes_to(tmp_path):  # B55
         until(connection, "SELECT id FROM orders", [(1,), (2,), (4,)])
 
 
-def test_objects_are_followed_as_they_come_change_and_go(connection, bucket, s3_options):  # B42
-    put_object(bucket, "in/a.csv", "id,name\n1,one\n2,two\n")
+def test_objects_are_followed_as_they_come_change_and_go(connection, store, bucket, store_options):  # B42
+    put_object(store, bucket, "in/a.csv", "id,name\n1,one\n2,two\n")
     connection.execute(
-        f"CREATE TABLE objects AS SELECT id, name FROM {bucket}/in/*.csv WITH ('poll.interval' = '50ms', {s3_options})"
+        f"""CREATE TABLE objects AS SELECT id, name FROM {bucket}/in/*.csv
+        WITH ('poll.interval' = '50ms', {store_options})"""
     )
     until(connection, "SELECT * FROM objects", [(1, "one"), (2, "two")])
-    put_object(bucket, "in/b.csv", "id,name\n3,three\n")
-    put_object(bucket, "in/a.csv", "id,name\n1,one\n2,TWO\n")
+    put_object(store, bucket, "in/b.csv", "id,name\n3,three\n")
+    put_object(store, bucket, "in/a.csv", "id,name\n1,one\n2,TWO\n")
     until(connection, "SELECT * FROM objects", [(1, "one"), (2, "TWO"), (3, "three")])
-    S3Service.shared().file_system().delete_file(f"{bucket.removeprefix('s3://')}/in/a.csv")
+    store.file_system().delete_file(f"{bucket.partition('://')[2]}/in/a.csv")
     until(connection, "SELECT * FROM objects", [(3, "three")])
     connection.execute("DROP TABLE objects")
 
 
-def test_rows_are_written_to_a_bucket_and_to_a_webhook(connection, server, bucket, s3_options):
+def test_rows_are_written_to_a_bucket_and_to_a_webhook(connection, server, bucket, store_options):
     connection.execute("CREATE TABLE out_rows (id BIGINT, amount DECIMAL(10,2))")
     connection.execute("INSERT INTO out_rows VALUES (1, 1.50), (2, NULL)")
-    connection.execute(f"INSERT INTO {bucket}/out/ WITH ('format' = 'jsonl', {s3_options}) SELECT * FROM out_rows")
-    back = connection.execute(f"SELECT id, amount FROM {bucket}/out/*.jsonl WITH ({s3_options}) ORDER BY id").fetchall()
+    connection.execute(f"INSERT INTO {bucket}/out/ WITH ('format' = 'jsonl', {store_options}) SELECT * FROM out_rows")
+    back = connection.execute(
+        f"SELECT id, amount FROM {bucket}/out/*.jsonl WITH ({store_options}) ORDER BY id"
+    ).fetchall()
     assert back == [(1, Decimal("1.50")), (2, None)]
     url = server.answer("/in", lambda _: Reply())
     connection.execute(f"INSERT INTO {url} WITH ('http.headers.X-Api-Key' = 'k') SELECT * FROM out_rows ORDER BY id")
@@ -157,3 +167,4 @@ def test_rows_are_written_to_a_bucket_and_to_a_webhook(connection, server, bucke
     assert json.loads(request.body) == [{"id": 1, "amount": 1.5}, {"id": 2, "amount": None}]
     assert request.headers["x-api-key"] == "k"
     assert request.headers["idempotency-key"]
+    connection.execute("DROP TABLE out_rows")

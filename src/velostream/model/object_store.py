@@ -1,116 +1,60 @@
-"""How an S3-compatible object store is reached: by options and the usual AWS_* variables, through two libraries."""
+"""Object stores as sources and sinks see them: how one is reached, what its trouble is called. A subclass for each."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from velostream.errors import Category, OptionError
-from velostream.model.options import Option, Options, OptionType
+from velostream.errors import Category
+from velostream.model.options import Option, Options
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-S3_OPTIONS: tuple[Option, ...] = (
-    Option("s3.endpoint", "address of an S3-compatible store; default: Amazon's", default="${AWS_ENDPOINT_URL:-}"),
-    Option("s3.region", "region of the bucket", default="${AWS_REGION:-us-east-1}"),
-    Option("s3.access.key", "access key; default: the usual AWS_* variables and profiles"),
-    Option("s3.secret.key", "secret of the access key"),
-    Option("s3.path.style", "the bucket stands in the path; default: where an endpoint is given", OptionType.BOOLEAN),
-)
-_CODE = re.compile(r"AWS Error ([A-Z_]+)")
-_CATEGORIES = {
-    "NO_SUCH_BUCKET": Category.MISSING,
-    "NO_SUCH_KEY": Category.MISSING,
-    "RESOURCE_NOT_FOUND": Category.MISSING,
-    "ACCESS_DENIED": Category.AUTHENTICATION,
-    "EXPIRED_TOKEN": Category.AUTHENTICATION,
-    "INVALID_ACCESS_KEY_ID": Category.AUTHENTICATION,
-    "INVALID_CLIENT_TOKEN_ID": Category.AUTHENTICATION,
-    "INVALID_SIGNATURE": Category.AUTHENTICATION,
-    "MISSING_AUTHENTICATION_TOKEN": Category.AUTHENTICATION,
-    "SIGNATURE_DOES_NOT_MATCH": Category.AUTHENTICATION,
-    "UNRECOGNIZED_CLIENT": Category.AUTHENTICATION,
-    "INTERNAL_FAILURE": Category.NETWORK,
-    "NETWORK_CONNECTION": Category.NETWORK,
-    "REQUEST_TIMEOUT": Category.NETWORK,
-    "SERVICE_UNAVAILABLE": Category.NETWORK,
-    "SLOW_DOWN": Category.NETWORK,
-    "THROTTLING": Category.NETWORK,
-}
-"""By the codes that Arrow's client puts into its errors."""
-_CONNECT_SECONDS = 5
-_REQUEST_SECONDS = 60
-_ATTEMPTS = 4
 
-
-@dataclass(frozen=True, slots=True)
-class ObjectStore:
+class ObjectStore(ABC):
     """One store as one statement reaches it. Goes to Spark's workers as it is; its secrets show in no text of it."""
 
-    region: str
-    endpoint: str | None = None
-    access_key: str | None = None
-    secret_key: str | None = field(default=None, repr=False)
-    path_style: bool = False
+    scheme: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]]
+    size_header: ClassVar[str] = "Content-Length"
+    modified_header: ClassVar[str] = "Last-Modified"
+    version_header: ClassVar[str] = "ETag"
+    """Under which names Arrow tells of an object; what stands under the last is another with each version of it."""
+    reach_hint: ClassVar[str]
+    """What to check when nobody answers."""
+    access_hint: ClassVar[str]
+    """What to say in order to be let in."""
 
     @classmethod
-    def of(cls, options: Options) -> ObjectStore:
-        endpoint = options.text("s3.endpoint") or None
-        access_key, secret_key = options.text("s3.access.key"), options.text("s3.secret.key")
-        if (access_key is None) != (secret_key is None):
-            missing = "s3.secret.key" if secret_key is None else "s3.access.key"
-            raise OptionError(f'option "{missing}" is missing', hint=f"WITH ('{missing}' = …)", code="missing-option")
-        if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
-            raise OptionError.value("s3.endpoint", endpoint, expected="an http:// or https:// address")
-        return cls(
-            options.text("s3.region") or "us-east-1",
-            endpoint,
-            access_key,
-            secret_key,
-            path_style=endpoint is not None if "s3.path.style" not in options else options.boolean("s3.path.style"),
-        )
+    @abstractmethod
+    def of(cls, options: Options, uri: str) -> Self:
+        """The store that an address means; `OptionError` when options are missing or contradict each other."""
 
+    @abstractmethod
     def file_system(self) -> FileSystem:
-        """Objects as `bucket/key` paths, through Arrow."""
-        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+        """Objects as `bucket/key` paths, through Arrow. Nothing is connected to before the first call."""
 
-        settings: dict[str, Any] = {}
-        if self.endpoint is not None:
-            address = urlsplit(self.endpoint)
-            settings = {"endpoint_override": address.netloc + address.path.rstrip("/"), "scheme": address.scheme}
-            settings["force_virtual_addressing"] = not self.path_style
-        if self.access_key is not None:
-            settings |= {"access_key": self.access_key, "secret_key": self.secret_key}
-        return S3FileSystem(
-            region=self.region,
-            connect_timeout=_CONNECT_SECONDS,
-            request_timeout=_REQUEST_SECONDS,
-            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-            **settings,
-        )
+    @abstractmethod
+    def category_of(self, error: OSError) -> Category:
+        """What kind of trouble Arrow's client speaks of."""
 
-    def storage_options(self) -> dict[str, str]:
-        """The same for `deltalake`, under the names that it knows from the environment."""
-        settings = {
-            "AWS_REGION": self.region,
-            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if self.path_style else "true",
-            "connect_timeout": f"{_CONNECT_SECONDS}s",
-            "timeout": f"{_REQUEST_SECONDS}s",
-            "max_retries": str(_ATTEMPTS - 1),
-        }
-        if self.endpoint is not None:
-            settings |= {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true"}
-        if self.access_key is not None and self.secret_key is not None:
-            settings |= {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
-        return settings
+    @classmethod
+    def path_of(cls, uri: str) -> str:
+        """`bucket/key` of an address."""
+        return uri.partition("://")[2]
+
+    @classmethod
+    def shown(cls, path: str) -> str:
+        """An object's address from its `bucket/key`."""
+        return f"{cls.scheme}://{path}"
+
+    def version_of(self, headers: Mapping[str, bytes | str]) -> str:
+        return header(headers, self.version_header).strip('"')
 
 
-def category_of(error: OSError) -> Category:
-    """What kind of trouble Arrow's client speaks of."""
-    if isinstance(error, FileNotFoundError):
-        return Category.MISSING
-    code = _CODE.search(str(error))
-    return Category.UNKNOWN if code is None else _CATEGORIES.get(code[1], Category.UNKNOWN)
+def header(headers: Mapping[str, bytes | str], name: str) -> str:
+    """What stands under a name of an object's description; empty when nothing does."""
+    value = headers.get(name, "")
+    return value.decode() if isinstance(value, bytes) else value

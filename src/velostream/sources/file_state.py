@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from velostream.errors import SourceError
 
@@ -66,13 +66,6 @@ class FileState:
     """Where the reading of this path began: further on for a file that was read under another name before."""
     gone: bool = False
     """The file was deleted, and its rows with it."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> FileState:
-        return cls(**form)
 
     @property
     def order(self) -> tuple[int, int]:

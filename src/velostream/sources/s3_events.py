@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from velostream.errors import Category, OptionError, SourceError, StoreError
-from velostream.model.object_store import ObjectStore
+from velostream.model.s3 import S3Store
 
 _MOST_MESSAGES = 10
 """That a request can bring."""
@@ -24,7 +24,7 @@ class BucketEvents:
     happened, and a listing is true at any time.
     """
 
-    def __init__(self, queue: str, store: ObjectStore) -> None:
+    def __init__(self, queue: str, store: S3Store) -> None:
         address = urlsplit(queue)
         if address.scheme not in ("http", "https") or not address.path.strip("/"):
             raise OptionError.value("s3.events.queue", queue, expected="the URL of an SQS queue")

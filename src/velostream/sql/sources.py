@@ -23,6 +23,8 @@ _FUNCTIONS: dict[str, str] = {
     "http": "http",
     "https": "http",
     "s3": "s3",
+    "gs": "gs",
+    "abfs": "abfs",
     "memory": "memory",
     "mongodb": "mongodb",
     "redis": "redis",
@@ -33,7 +35,18 @@ _FUNCTIONS: dict[str, str] = {
 }
 _NAMES = ("table", "collection", "stream")
 """Options that name what is read of a server."""
-_KIND_OF_SCHEME = {"postgresql": "postgres", "mariadb": "mysql", "https": "http", "s3a": "s3", "rediss": "redis"}
+_KIND_OF_SCHEME = {
+    "postgresql": "postgres",
+    "mariadb": "mysql",
+    "https": "http",
+    "rediss": "redis",
+    "s3a": "s3",
+    "gcs": "gs",
+    "abfss": "abfs",
+    "az": "abfs",
+}
+_OF_FILES = ("file", "s3", "gs", "abfs")
+"""Kinds whose last word ends with the suffix of a format."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.\-]*)(?:\+[A-Za-z0-9.\-]+)?://")
 _PARAMETERS = re.compile(r"\?(?=[\w.\-]+=)")
 _PARAMETER = re.compile(r"""([\w.\-]+)=("(?:[^"]|"")*"|'(?:[^']|'')*'|[^&]*)(?:&|\Z)""")
@@ -76,7 +89,7 @@ def natural_alias(source: SourceRef) -> str | None:
     uri, parameters = uri_parameters(source.uri)
     table = next((option.value for option in source.options + parameters if option.name in _NAMES), None)
     last = table or uri.partition("://")[2].rstrip("/").rpartition("/")[2]
-    if source.kind in ("file", "s3"):
+    if source.kind in _OF_FILES:
         last = last.partition(".")[0]
     return last if last and not set(last) & set("*?{}[]$@:,`") else None
 

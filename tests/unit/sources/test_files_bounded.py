@@ -9,7 +9,7 @@ import pytest
 
 from velostream.errors import Category, OptionError, SourceError
 from velostream.model.schema import Schema
-from velostream.sources import files
+from velostream.sources import files, followed_files
 from velostream.sources.base import Emits, SourceSpec
 from velostream.sources.files import FileSource
 
@@ -207,7 +207,8 @@ def test_any_limit_gives_the_same_rows(tmp_path, limit, suffix):
 
 
 def test_large_files_are_cut_between_records(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_PART_BYTES", 64)
+    for module in (files, followed_files):
+        monkeypatch.setattr(module, "PART_BYTES", 64)
     plain = tmp_path / "plain.csv"
     plain.write_text("id,text\n" + "".join(f"{n},word{n}\n" for n in range(100)))
     quoted = tmp_path / "quoted.csv"

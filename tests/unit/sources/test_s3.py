@@ -7,11 +7,11 @@ import pytest
 from pyarrow.fs import FileInfo, FileType
 
 from velostream.errors import Category, OptionError, VelostreamError, render_text
-from velostream.model.object_store import S3_OPTIONS, ObjectStore
 from velostream.model.options import Options
+from velostream.model.s3 import S3_OPTIONS, S3Store
 from velostream.sources.base import SourceSpec
+from velostream.sources.object_listing import ObjectAddress, Objects, StoredObject
 from velostream.sources.s3 import S3Source
-from velostream.sources.s3_objects import ObjectAddress, Objects, StoredObject
 from velostream.testing.services.s3 import S3Service
 
 
@@ -71,14 +71,14 @@ def read(source, start, end, bad=None):
     ],
 )
 def test_patterns_mean_keys(pattern, matches, others):
-    address = ObjectAddress.of(f"s3://bucket/{pattern}")
+    address = ObjectAddress.of(f"s3://bucket/{pattern}", S3Store)
     assert [key for key in (*matches, *others) if address.matches(f"bucket/{key}")] == matches
 
 
 @pytest.mark.parametrize("uri", ["s3://", "s3:///key", "s3://b*/key"])
 def test_an_address_needs_a_bucket(uri):
     with pytest.raises(OptionError):
-        ObjectAddress.of(uri)
+        ObjectAddress.of(uri, S3Store)
 
 
 def test_a_folder_is_what_is_in_it_and_not_below(put, source):
@@ -145,8 +145,8 @@ def test_a_copy_is_of_one_version(service, bucket, put, tmp_path):
                 put("a.csv", replacements.pop())
             return copied
 
-    store = ObjectStore.of(Options(service.options, S3_OPTIONS))
-    objects = Overtaken(store, ObjectAddress.of(f"s3://{bucket}/a.csv"))
+    store = S3Store.of(Options(service.options, S3_OPTIONS))
+    objects = Overtaken(store, ObjectAddress.of(f"s3://{bucket}/a.csv", S3Store))
     objects.fetch(f"{bucket}/a.csv", tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == "id\n22\n"
     replacements += [f"id\n{number}\n" for number in range(9)]

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
 from velostream.errors import Category, OptionError, StoreError
-from velostream.model.object_store import ObjectStore
 from velostream.model.options import Options
+from velostream.model.s3 import S3Store
 
 _S3_SCHEMES = ("s3", "s3a")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,7 +36,7 @@ class Location:
 
     root: str
     """A path of the file system: `/data/lake/t`, or `bucket/lake/t`."""
-    store: ObjectStore | None = field(default=None, repr=False)
+    store: S3Store | None = field(default=None, repr=False)
     """None: this machine's files."""
 
     @classmethod
@@ -44,7 +44,7 @@ class Location:
         """What the option `url` names: a path, a file:// URI or an s3:// URI."""
         parts = urlsplit(url)
         if parts.scheme.lower() in _S3_SCHEMES and parts.netloc:
-            return cls(f"{parts.netloc}{unquote(parts.path)}".rstrip("/"), ObjectStore.of(options))
+            return cls(f"{parts.netloc}{unquote(parts.path)}".rstrip("/"), S3Store.of(options))
         if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
             raise OptionError.value("url", url, expected="a path, a file:// URI or an s3:// URI")
         return cls.local(Path(unquote(parts.path) if parts.scheme else url))
@@ -95,7 +95,7 @@ class Location:
 
 
 @lru_cache(maxsize=16)
-def _file_system(store: ObjectStore | None) -> FileSystem:
+def _file_system(store: S3Store | None) -> FileSystem:
     return LocalFileSystem() if store is None else store.file_system()
 
 

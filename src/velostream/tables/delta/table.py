@@ -25,8 +25,8 @@ import pyarrow as pa
 from velostream.errors import AlreadyExistsError, NotFoundError, OptionError, TableError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
 from velostream.model.expression import Expression
-from velostream.model.object_store import S3_OPTIONS
 from velostream.model.options import Option, Options
+from velostream.model.s3 import S3_OPTIONS
 from velostream.tables.base import Origin, TableCapabilities, TableSpec
 from velostream.tables.delta.codec import Codec
 from velostream.tables.delta.files import DataFiles, FileLayout

