@@ -10,8 +10,8 @@ from deltalake import DeltaTable as Lake
 
 from velostream.errors import Category, OptionError, StoreError, TableError
 from velostream.model.change import Epoch, Mode
-from velostream.model.s3 import S3_OPTIONS, S3Store
 from velostream.model.options import Options
+from velostream.model.s3 import S3_OPTIONS, S3Store
 from velostream.tables.base import TableSpec
 from velostream.tables.delta import DeltaTable
 from velostream.testing.services.s3 import S3Service
