@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from decimal import Decimal
 
 import psycopg
@@ -106,6 +107,54 @@ def test_a_server_that_is_away_degrades_what_reads_it_and_nothing_else(connectio
             time.sleep(0.05)
         assert connection.status("seen").state == "ready"
         connection.execute("DROP TABLE seen")
+
+
+def test_a_load_that_loses_its_server_begins_anew(connection, eventually):  # B5, B56
+    with PostgresService() as server:
+        run(server.url, "CREATE TABLE t (id int)", "INSERT INTO t SELECT generate_series(1, 1000)")
+        with closing(psycopg.connect(server.url)) as holder:
+            # The load waits for this lock, so it is under way when the server goes.
+            holder.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            connection.execute(f"CREATE TABLE loaded AS SELECT id FROM '{server.url}?table=t'")
+            waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            eventually(lambda: run(server.url, waits), what="the load")
+            assert connection.status("loaded").state == "loading"
+            with server.stopped(suddenly=True):
+                eventually(lambda: connection.status("loaded").attempts, what="an attempt that failed")
+                status = connection.status("loaded")
+                assert (status.state, "can't be reached" in status.error) == ("waiting", True)
+                assert status.next_retry_at is not None
+                assert len(connection.table("loaded")) == 0
+        connection.wait("loaded", timeout=60)
+        assert sorted(connection.execute("SELECT id FROM loaded").fetchall()) == [(n,) for n in range(1, 1001)]
+        status = connection.status("loaded")
+        assert (status.percent, status.eta, status.attempts) == (100.0, 0.0, 0)
+        connection.execute("DROP TABLE loaded")
+
+
+def test_a_load_may_be_limited(connection, url):
+    run(url, "CREATE TABLE t (id int)", "INSERT INTO t SELECT generate_series(1, 50000)")
+    limited = f"CREATE OR REPLACE TABLE some AS SELECT id FROM '{url}?table=t&fetch.size=1000"
+    connection.execute(f"{limited}&loading.bulk.max_records=3'")
+    connection.wait("some", timeout=60)
+    assert len(connection.table("some")) == 3
+    connection.execute(f"{limited}&loading.bulk.max_duration=0s'")
+    connection.wait("some", timeout=60)
+    assert len(connection.table("some")) == 1000
+    assert "max_duration" in str(connection.status("some").warnings)
+
+
+def test_what_a_log_keeps_for_a_table_is_among_its_figures(connection, url, eventually):
+    run(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connection.execute(f"CREATE TABLE watched AS SELECT id FROM '{url}?table=t&cdc=true'")
+    connection.wait("watched", timeout=60)
+    eventually(lambda: "retained log bytes" in connection.status("watched").gauges, what="a first measure")
+    figures = {metric: value for _, metric, value in connection.execute("SHOW METRICS watched").fetchall()}
+    assert int(figures["retained log bytes"]) >= 0
+    run(url, "ALTER TABLE t ADD extra int", "INSERT INTO t VALUES (2, 2)")
+    connection.drain("watched", timeout=60)
+    eventually(lambda: '"extra"' in str(connection.execute("SHOW STATUS watched").fetchall()), what="a warning")
+    connection.execute("DROP TABLE watched")
 
 
 def test_a_password_is_in_one_file_only(url, tmp_path):

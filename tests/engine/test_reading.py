@@ -46,6 +46,14 @@ def test_workers_read_what_the_driver_reads_in_order(session, orders):
     assert bad[1].raw == b"broken 0 7"
 
 
+def test_workers_tell_how_much_they_have_read(session, orders):
+    reading = read_range(session, orders, *whole(orders), ORDERS, counted=True)
+    assert reading.finished() == 0.0
+    arrow_result(reading.frame)
+    assert reading.finished() == 1.0
+    assert len(reading.bad_records()) == 160
+
+
 def test_a_frame_executed_twice_reports_its_bad_records_once(session, orders):  # B57
     reading = read_range(session, orders, *whole(orders), ORDERS)
     frame = reading.frame.persist()

@@ -41,20 +41,26 @@ class Reading:
     frame: DataFrame
     """The schema's columns, in the source's order; plus `_change` where the source emits upserts or changes."""
     _take_bad: Callable[[], list[BadRecord]]
+    finished: Callable[[], float]
+    """Which part of the range has been read, 0 to 1; of a reading that is `counted`."""
 
     def bad_records(self) -> list[BadRecord]:
-        """What could not be decoded, in the source's order. Ask once, after the frame has been executed in full."""
+        """What could not be decoded, in the source's order. Ask once, after the frame has been executed in full, or
+        has failed and is given up.
+        """
         return self._take_bad()
 
 
-def read_range(session: SparkSession, source: Source, start: Offset, end: Offset, schema: Schema) -> Reading:
+def read_range(
+    session: SparkSession, source: Source, start: Offset, end: Offset, schema: Schema, *, counted: bool = False
+) -> Reading:
     """The records after `start` up to `end`. Executing the frame more than once reads more than once, but never
-    reports a bad record twice.
+    reports a bad record twice. `counted`: the workers say what they have finished.
     """
     partitions = source.partitions(start, end)
     shape = _shape(source, schema)
     if not partitions:
-        return Reading(session.createDataFrame([], spark_schema(shape)), list)
+        return Reading(session.createDataFrame([], spark_schema(shape)), list, lambda: 1.0)
     context = session.sparkContext
     bad = _bad_records_of(context)
     token = uuid.uuid4().hex
@@ -66,11 +72,11 @@ def read_range(session: SparkSession, source: Source, start: Offset, end: Offset
             for task in batch.column(0).to_pylist():
                 found: list[BadRecord] = []
                 yield from _read_task(source, tasks[task], schema, shape, found.append, error_token=error_token)
-                if found:
+                if found or counted:
                     bad.add({(token, task): found})
 
     frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(read_tasks, spark_schema(shape))
-    return Reading(frame, lambda: _taken(bad, token))
+    return Reading(frame, lambda: _taken(bad, token), lambda: len(_places(bad, token)) / len(tasks))
 
 
 def read_arrow(source: Source, start: Offset, end: Offset, schema: Schema, on_bad: OnBad) -> Iterator[pa.Table]:
@@ -164,5 +170,8 @@ def _merging() -> Any:
 
 def _taken(accumulator: Accumulator[_BadByTask], token: str) -> list[BadRecord]:
     """The bad records of one reading, which the accumulator then forgets."""
-    places = sorted(place for place in list(accumulator.value) if place[0] == token)
-    return [record for place in places for record in accumulator.value.pop(place)]
+    return [record for place in _places(accumulator, token) for record in accumulator.value.pop(place)]
+
+
+def _places(accumulator: Accumulator[_BadByTask], token: str) -> list[tuple[str, int]]:
+    return sorted(place for place in list(accumulator.value) if place[0] == token)

@@ -49,8 +49,14 @@ class Shower:
                 state = board.state if whole else State.DEGRADED
                 status = replace(status, state=state, reason=board.status.reason, error=board.status.error)
         stats = self.stats(entry)
+        every = [status, *(board.status for _, board in self._context.hidden_inputs(entry))]
+        slowest = min((one for one in every if one.percent is not None), key=_percent, default=status)
         return replace(
             status,
+            percent=slowest.percent,
+            eta=slowest.eta,
+            warnings=tuple(dict.fromkeys(warning for one in every for warning in one.warnings)),
+            gauges=self.gauges(entry),
             rows=stats.get("rows"),
             bytes=stats.get("bytes"),
             version=stats.get("version"),
@@ -74,7 +80,8 @@ class Shower:
             for table, hits in board.work.lookups().items():
                 rate = f"{hits.found / hits.looked_up:.1%} found" if hits.looked_up else None
                 rows.append((f'{behind}lookup in "{table}"', None, hits.looked_up, None, rate))
-        rows += [(counter, None, number, None, None) for counter, number in self.counters(entry).items()]
+        figures = {**self.counters(entry), **self.gauges(entry)}
+        rows += [(name, None, number, None, None) for name, number in figures.items()]
         rate = "" if status.rows_per_second is None else f", {status.rows_per_second:.0f} rows per second"
         rows.insert(0, (f'query "{entry.name}"', None, status.rows, None, f"{status.state}{rate}"))
         return Result.rows(["stage", "batches", "rows", "seconds", "detail"], rows)
@@ -82,12 +89,18 @@ class Shower:
     def counters(self, entry: Entry) -> dict[str, int]:
         """What a query and the engine's own entries behind it have counted since the start."""
         boards = [self._context.board(entry)]
-        boards += [board for one, board in self._context.hidden_inputs(entry) if one.kind is EntryKind.GROUPS]
+        counting = (EntryKind.GROUPS, EntryKind.SOURCE)
+        boards += [board for one, board in self._context.hidden_inputs(entry) if one.kind in counting]
         return {counter: number for board in boards for counter, number in board.counters.items()}
 
+    def gauges(self, entry: Entry) -> dict[str, int]:
+        """How things stand where the rows of a query come from."""
+        boards = [self._context.board(entry), *(board for _, board in self._context.hidden_inputs(entry))]
+        return {name: figure for board in boards for name, figure in board.gauges.items()}
+
     def metrics(self, entry: Entry) -> dict[str, Any]:
-        """Figures of a table and of the query that feeds it."""
-        return {**self.stats(entry), **self.counters(entry)}
+        """Figures of a table, of the query that feeds it and of where its rows come from."""
+        return {**self.stats(entry), **self.counters(entry), **self.gauges(entry)}
 
     def stats(self, entry: Entry) -> Mapping[str, Any]:
         """Figures of a table; none while it has no columns, or its store doesn't answer."""
@@ -226,6 +239,10 @@ class Shower:
         if entry is None:
             raise NotFoundError.of("table", name, known=[e.name for e in self._context.catalog.visible()])
         return entry
+
+
+def _percent(status: Status) -> float:
+    return 0.0 if status.percent is None else status.percent
 
 
 def _like(text: str, pattern: str | None) -> bool:

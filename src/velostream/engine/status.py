@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -46,6 +46,8 @@ class Status:
     warnings: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     """What was counted since the start: late rows, lookups that found no row."""
+    gauges: Mapping[str, int] = field(default_factory=dict)
+    """How things stand where the rows come from: what a database's log keeps for us, how far behind we are."""
 
 
 class StatusBoard:
@@ -58,11 +60,16 @@ class StatusBoard:
         self._failure: VelostreamError | None = None
         self._rate = _Rate()
         self._counters: dict[str, int] = {}
+        self._progress: _Progress | None = None
+        self.gauges: Mapping[str, int] = {}
+        """As of the last time that the source was asked; see `Status.gauges`."""
         self.work = Measurements()
 
     @property
     def status(self) -> Status:
-        return replace(self._status, rows_per_second=self._rate.per_second())
+        percent, eta = (None, None) if self._progress is None else self._progress.told(is_done=self._was_ready)
+        rate = self._rate.per_second()
+        return replace(self._status, rows_per_second=rate, percent=percent, eta=eta, gauges=self.gauges)
 
     @property
     def state(self) -> State:
@@ -103,6 +110,12 @@ class StatusBoard:
         """Rows that came through just now, for the rate."""
         self._rate.add(rows)
 
+    def track(self, finished: Callable[[], float | None]) -> None:
+        """A load begins now; `finished` says how much of it is done, 0 to 1, whenever somebody looks. Any thread may
+        call it; it must not raise.
+        """
+        self._progress = _Progress(finished)
+
     def tally(self, counter: str, number: int) -> None:
         """Things worth counting since the start: late rows, rows that a lookup did not find."""
         with self._changed:
@@ -117,6 +130,12 @@ class StatusBoard:
         with self._changed:
             kept = self._status.warnings
             self._status = replace(self._status, warnings=kept + tuple(w for w in warnings if w not in kept))
+
+    def take_back(self, *warnings: str) -> None:
+        """What was warned of is over."""
+        with self._changed:
+            left = tuple(warning for warning in self._status.warnings if warning not in warnings)
+            self._status = replace(self._status, warnings=left)
 
     def notify(self) -> None:
         """Wake waiters: something they look at beside the state has moved."""
@@ -140,6 +159,25 @@ class StatusBoard:
         if status.error:
             detail += f"; last error: {status.error}"
         return WaitTimeoutError(f'{status.kind} "{status.name}" {what}', detail=detail)
+
+
+class _Progress:
+    """How far a load is, and when it will be over if it goes on like this."""
+
+    def __init__(self, finished: Callable[[], float | None]) -> None:
+        self._finished = finished
+        self._began = time.monotonic()
+
+    def told(self, *, is_done: bool) -> tuple[float | None, float | None]:
+        """Percent, and seconds left. Estimates may be too low: only what is over is all done."""
+        if is_done:
+            return 100.0, 0.0
+        finished = self._finished()
+        if finished is None:
+            return None, None
+        part = min(finished, 0.99)
+        left = (time.monotonic() - self._began) * (1 - part) / part if part > 0 else None
+        return 100.0 * part, left
 
 
 class _Rate:

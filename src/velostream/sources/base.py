@@ -192,6 +192,16 @@ class Source(ABC):
         """
         return bool(position == target)
 
+    def expected_rows(self, start: Offset, end: Offset) -> int | None:
+        """About how many rows lie between two offsets, to tell how far a load is; None where asking would be dear."""
+        return None
+
+    def gauges(self, position: Offset) -> Mapping[str, int]:
+        """Figures of where the records come from that whoever runs it should watch, with the reader at `position`:
+        what is kept there for us, how far behind we are. Asked every few seconds; shown by SHOW METRICS.
+        """
+        return {}
+
     @property
     def poll_interval(self) -> timedelta:
         """How long to wait before asking again, when there was nothing new."""

@@ -1,19 +1,90 @@
-"""What sources that follow a database's log share: changed rows by column, and how they become partitions."""
+"""What sources that follow a database's log share: their options, changed rows by column, and what becomes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from velostream.errors import OptionError
-from velostream.model.options import Options
-from velostream.sources.base import Offset, Partition
+from velostream.errors import Category, OptionError, SourceError
+from velostream.model.options import Option, Options, OptionType
+from velostream.sources.base import Emits, Offset, Partition, Replay, SourceCapabilities
+from velostream.sources.database import ReadingMode
+
+if TYPE_CHECKING:
+    from velostream.model.schema import Schema
+    from velostream.sources.database import DatabaseSource
+
+CAPTURE_OPTIONS = (
+    Option("cdc.start.position", "another name for cdc.start"),
+    Option(
+        "cdc.on.gap",
+        "when the log doesn't tell what was changed: fail, or read again",
+        OptionType.CHOICE,
+        "fail",
+        ("fail", "snapshot"),
+    ),
+    Option(
+        "cdc.fallback",
+        "where the log can't be followed: none fails, poll reads everything again and again meanwhile",
+        OptionType.CHOICE,
+        "none",
+        ("none", "poll"),
+    ),
+    Option(
+        "schema.evolution",
+        "when the table gets a column: leave it out with a warning, or fail",
+        OptionType.CHOICE,
+        "ignore",
+        ("add", "fail", "ignore"),
+    ),
+)
+"""Those of every kind that is followed by its log."""
 
 _REFUSED = (
     *("query", "where", "order.by", "limit", "incremental.column", "poll.query"),
     *("loading.bulk.max_records", "loading.bulk.max_duration"),
 )
+
+
+class LogCapture(ReadingMode):
+    """A table by its log: what is there at a moment, then every transaction after it."""
+
+    capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
+    poll_interval = timedelta(milliseconds=100)
+
+    def __init__(self, source: DatabaseSource) -> None:
+        refuse_what_a_log_ignores(source.settings)
+        self._tells_of = source
+        self._fails_on_columns = source.settings.text("schema.evolution") == "fail"
+
+    @abstractmethod
+    def check_again(self) -> None:
+        """Have `check` ask the database, whatever it answered before."""
+
+    def note_new(self, told: Iterable[str], schema: Schema, *, left_out: Iterable[str] = ()) -> None:
+        """Of the columns that the log tells, those that came later are named in a warning, or end the reading: the
+        statement was planned without them. `left_out` are those that it doesn't take though they were there.
+        """
+        shown = self._tells_of.selection.shown
+        found = sorted({*told} - {*schema.names, *left_out})
+        if found and self._fails_on_columns:
+            listed = ", ".join(f'"{name}"' for name in found)
+            raise SourceError(
+                f'table "{shown}" has another column since its statement was created',
+                detail=f"{listed}; schema.evolution is fail",
+                hint="CREATE OR REPLACE takes it in, WITH ('schema.evolution' = 'ignore') leaves it out",
+                code="unexpected-field",
+                category=Category.DATA,
+            )
+        self.warn(f'column "{name}" of {shown} is new; CREATE OR REPLACE takes it in' for name in found)
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Say what has not been said yet."""
+        source = self._tells_of
+        source.warnings += tuple(warning for warning in warnings if warning not in source.warnings)
 
 
 @dataclass
@@ -57,8 +128,22 @@ def refuse_what_a_log_ignores(settings: Options) -> None:
                 f'option "{name}" can\'t be combined with "cdc"',
                 hint="all changes are taken from the log: write the condition into the SELECT",
             )
+    if settings.text("schema.evolution") == "add":
+        raise OptionError(
+            "schema.evolution = add can't be had from a database's log",
+            detail="rows that were loaded have no value of a new column, and statements were planned without it",
+            hint="fail stops at the change, ignore goes on without the column; CREATE OR REPLACE then takes it in",
+            code="invalid-option",
+        )
     if place_written(settings) is not None:
         refuse_load(settings)
+
+
+def refuse_what_only_a_log_tells(settings: Options) -> None:
+    """Raise `OptionError` for what a source without `cdc` would not notice."""
+    for name, value in (("schema.evolution", "ignore"), ("cdc.fallback", "none")):
+        if settings.text(name) != value:
+            raise OptionError(f'option "{name}" needs "cdc"', hint="WITH ('cdc' = 'true')", code="invalid-option")
 
 
 def place_written(settings: Options) -> str | None:

@@ -135,6 +135,10 @@ class DatabaseSession(ABC):
     def rows(self, statement: Statement, schema: Schema, on_bad: OnBad, *, size: int) -> Iterator[pa.RecordBatch]:
         """The rows of a statement as batches of exactly `schema.arrow`, at most `size` each."""
 
+    def estimate(self, selection: Selection) -> int | None:
+        """About how many rows there are; None where the database can't say so without counting them."""
+        return None
+
     def parts(self, selection: Selection, count: int) -> Sequence[str]:
         """Conditions that cut the rows into about so many parts; nothing when they can't be cut."""
         return ()
@@ -225,6 +229,11 @@ class ReadingMode(ABC):
     """One way of reading a database and of staying up to date; the part of `Source` that differs between them."""
 
     capabilities: SourceCapabilities
+    poll_interval: timedelta | None = None
+    """How often to look, unless the option `poll.interval` says so; None: as often as that option does by default."""
+
+    def check(self, schema: Schema) -> None:
+        """See that what has this schema can be read in this way. Raises `SourceError` where it can't."""
 
     @abstractmethod
     def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
@@ -241,6 +250,10 @@ class ReadingMode(ABC):
     def reached(self, position: Offset, target: Offset) -> bool:
         """As `Source.reached`, of two offsets that are neither equal nor before everything."""
         return False
+
+    def gauges(self, position: Offset) -> Mapping[str, int]:
+        """As `Source.gauges`, of a position that is not before everything."""
+        return {}
 
     def commit(self, end: Offset) -> None:
         """As `Source.commit`."""
@@ -288,7 +301,8 @@ class DatabaseSource(Source):
 
     @property
     def poll_interval(self) -> timedelta:
-        return self.settings.duration("poll.interval") or timedelta()
+        own = None if "poll.interval" in self.settings else self.mode.poll_interval
+        return own or self.settings.duration("poll.interval") or timedelta()
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -303,7 +317,9 @@ class DatabaseSource(Source):
         if schema is None:
             return None
         known = () if found is None else found.key
-        return schema.with_key(self.key or (known if all(schema.find(name) for name in known) else ()))
+        schema = schema.with_key(self.key or (known if all(schema.find(name) for name in known) else ()))
+        self.mode.check(schema)
+        return schema
 
     def discovered(self) -> Schema | None:
         """The columns as the database has them; asked until there is an answer."""
@@ -314,6 +330,11 @@ class DatabaseSource(Source):
             finally:
                 session.close()
         return self._found
+
+    @property
+    def declares_columns(self) -> bool:
+        """Whether the statement says which columns there are; it may leave some out."""
+        return self._declared is not None
 
     def columns_of(self, schema: Schema) -> tuple[str, ...]:
         """What to select for these columns; declared ones may be written in another case than the database's."""
@@ -333,6 +354,21 @@ class DatabaseSource(Source):
 
     def reached(self, position: Offset, target: Offset) -> bool:
         return target is None or position == target or (position is not None and self.mode.reached(position, target))
+
+    def expected_rows(self, start: Offset, end: Offset) -> int | None:
+        """Of a load; nobody knows how many rows will have changed."""
+        if start is not None or self.settings.text("initial.load") == "none":
+            return None
+        session = self.driver.open()
+        try:
+            found = session.estimate(self.selection)
+        finally:
+            session.close()
+        most = self.settings.integer("loading.bulk.max_records")
+        return found if found is None or most is None else min(found, most)
+
+    def gauges(self, position: Offset) -> Mapping[str, int]:
+        return {} if position is None else self.mode.gauges(position)
 
     def commit(self, end: Offset) -> None:
         self.mode.commit(end)

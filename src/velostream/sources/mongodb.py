@@ -8,7 +8,6 @@ from typing import ClassVar
 from velostream.errors import OptionError
 from velostream.model.mongodb import MongodbAddress
 from velostream.model.options import Option, OptionType
-from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
 from velostream.sources.common import names_of
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
@@ -95,12 +94,6 @@ class MongodbSource(DatabaseSource):
         """The stream is looked into often: that costs little."""
         follows_stream = self.settings.boolean("cdc") and "poll.interval" not in self.settings
         return POLL_INTERVAL if follows_stream else super().poll_interval
-
-    def schema(self) -> Schema | None:
-        found = super().schema()
-        if found is not None and isinstance(self.mode, MongodbCapture):
-            self.mode.check(found)
-        return found
 
     def reading_mode(self) -> ReadingMode:
         return MongodbCapture(self) if self.settings.boolean("cdc") else super().reading_mode()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import ClassVar
 
 from velostream.model.mysql import PORT, SCHEMES, SSL_OPTIONS, ssl_arguments
 from velostream.model.options import Option, OptionType
 from velostream.model.schema import Schema
 from velostream.model.server import SERVER_OPTIONS, connect_seconds, server_and_table
+from velostream.sources.capture import CAPTURE_OPTIONS, refuse_what_only_a_log_tells
+from velostream.sources.capture_fallback import capture_by_options
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
-from velostream.sources.mysql_capture import POLL_INTERVAL, MysqlCapture
+from velostream.sources.mysql_capture import MysqlCapture
 from velostream.sources.mysql_driver import MysqlDriver
 
 
@@ -31,14 +32,7 @@ class MysqlSource(DatabaseSource):
         Option("query.timeout", "how long a statement may take", OptionType.DURATION),
         Option("cdc", "whether to follow the table through the server's binary log", OptionType.BOOLEAN, "false"),
         Option("cdc.start", "with initial.load = none: latest, earliest, or a position in the log, file:position"),
-        Option("cdc.start.position", "another name for cdc.start"),
-        Option(
-            "cdc.on.gap",
-            "when the log doesn't tell what was changed: fail, or read again",
-            OptionType.CHOICE,
-            "fail",
-            ("fail", "snapshot"),
-        ),
+        *CAPTURE_OPTIONS,
         Option("binlog.file", "with initial.load = none: the file of the log to begin with, or auto"),
         Option("binlog.position", "where in that file, or auto"),
     )
@@ -55,22 +49,13 @@ class MysqlSource(DatabaseSource):
         )
         return driver, table
 
-    @property
-    def poll_interval(self) -> timedelta:
-        """The log is looked into often: that costs little."""
-        follows_log = self.settings.boolean("cdc") and "poll.interval" not in self.settings
-        return POLL_INTERVAL if follows_log else super().poll_interval
-
     def columns_of(self, schema: Schema) -> tuple[str, ...]:
         """By name even where columns are declared, as some have to be asked for in a way of their own."""
         found = self.discovered()
         return () if found is None else found.names
 
-    def schema(self) -> Schema | None:
-        found = super().schema()
-        if found is not None and isinstance(self.mode, MysqlCapture):
-            self.mode.check()
-        return found
-
     def reading_mode(self) -> ReadingMode:
-        return MysqlCapture(self) if self.settings.boolean("cdc") else super().reading_mode()
+        if self.settings.boolean("cdc"):
+            return capture_by_options(self, MysqlCapture(self))
+        refuse_what_only_a_log_tells(self.settings)
+        return super().reading_mode()

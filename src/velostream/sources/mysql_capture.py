@@ -8,9 +8,8 @@ together with them, so every change is taken once. The server keeps its log as l
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,9 +19,14 @@ from velostream.model.change import CHANGE
 from velostream.model.conform import TimeRules, conform
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
-from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
-from velostream.sources.capture import ChangedRows, partitions_of, place_written, refuse_load, refuse_what_a_log_ignores
-from velostream.sources.database import ReadingMode
+from velostream.sources.base import BadRecord, Offset, OnBad, Partition
+from velostream.sources.capture import (
+    ChangedRows,
+    LogCapture,
+    partitions_of,
+    place_written,
+    refuse_load,
+)
 from velostream.sources.mysql_driver import MysqlSession
 from velostream.sources.mysql_events import UntoldError
 from velostream.sources.mysql_log import LogPiece, LogPosition, MysqlLog
@@ -33,7 +37,6 @@ from velostream.sources.polling import with_sign
 if TYPE_CHECKING:
     from velostream.sources.mysql import MysqlSource
 
-POLL_INTERVAL = timedelta(milliseconds=100)
 _CHANGES_AT_ONCE = 100_000
 _QUIET_BYTES = 16 << 20
 _QUIET_SECONDS = 30.0
@@ -49,17 +52,15 @@ class _Piece:
     decoded: LogPiece
 
 
-class MysqlCapture(ReadingMode):
+class MysqlCapture(LogCapture):
     """A table by its log.
 
     An offset has the number of the `load` that its rows came by, the `log` position, and the `server` that this is one
     of.
     """
 
-    capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
-
     def __init__(self, source: MysqlSource) -> None:
-        refuse_what_a_log_ignores(source.settings)
+        super().__init__(source)
         self._source = source
         self._log = MysqlLog(source.driver)
         self._table: CapturedTable | None = None
@@ -118,6 +119,13 @@ class MysqlCapture(ReadingMode):
     def reached(self, position: Offset, target: Offset) -> bool:
         at, to = ((one["load"], LogPosition.parse(one["log"])) for one in (position, target))
         return at >= to
+
+    def gauges(self, position: Offset) -> Mapping[str, int]:
+        """The server keeps its log whether we need it or not; what counts is how much of it is still to be read."""
+        at = LogPosition.parse(position["log"])
+        if self._passed is not None and self._passed[0] == position:
+            at = max(at, self._passed[1])
+        return {"log bytes behind": self._log.bytes_after(at)}
 
     def commit(self, end: Offset) -> None:
         self._end_load()
@@ -198,8 +206,11 @@ class MysqlCapture(ReadingMode):
     def _lost(self, gap: UntoldError) -> SourceError:
         return SourceError.log_lost("mysql", self._source.selection.shown, reason=str(gap))
 
-    def check(self) -> None:
-        """See that the log can tell all changes of the table. Raises `SourceError` where it can't."""
+    def check_again(self) -> None:
+        self._table = None
+
+    def check(self, schema: Schema) -> None:
+        """See that the log can tell all changes of the table."""
         if self._table is not None:
             return
         shown = self._source.selection.shown
@@ -214,13 +225,13 @@ class MysqlCapture(ReadingMode):
         finally:
             log.close()
         self._table = table
-        self._warn(
+        self.warn(
             f'rows of {shown} that the foreign key "{name}" changes by itself are not told by the log'
             for name in table.cascades
         )
 
     def _captured(self) -> CapturedTable:
-        self.check()
+        self.check(present(self._source.schema()))
         return present(self._table)
 
     def _look(self, start: Offset, *, changes: int, end: LogPosition) -> _Piece | None:
@@ -253,7 +264,10 @@ class MysqlCapture(ReadingMode):
         return self._log.read(at, table.logged, key=key, columns=stored.names, until=until, changes=changes)
 
     def _rows(self, piece: ChangedRows, schema: Schema, on_bad: OnBad, *, at: str) -> Iterator[pa.RecordBatch]:
-        self._note_new(set(piece.columns) - self._captured().columns)
+        invisible = self._captured().columns
+        if not self._source.declares_columns:
+            invisible -= {*present(self._source.discovered()).names}
+        self.note_new(piece.columns, schema, left_out=invisible)
         columns: dict[str, pa.Array] = {}
         for name, values in piece.columns.items():
             column = schema.find(name)
@@ -270,14 +284,6 @@ class MysqlCapture(ReadingMode):
         times = TimeRules(self._source.driver.timezone)
         rows = conform(pa.table(columns), wanted, reject, times=times, exempt=gone)
         yield from rows.combine_chunks().to_batches()
-
-    def _note_new(self, names: set[str]) -> None:
-        """Columns that came later are told of, not taken in: the statement was planned without them."""
-        shown = self._source.selection.shown
-        self._warn(f'column "{name}" of {shown} is new; CREATE OR REPLACE takes it in' for name in sorted(names))
-
-    def _warn(self, warnings: Iterable[str]) -> None:
-        self._source.warnings += tuple(warning for warning in warnings if warning not in self._source.warnings)
 
 
 def _after(start: Any, position: LogPosition) -> Offset:

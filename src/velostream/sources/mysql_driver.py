@@ -199,6 +199,22 @@ class MysqlSession(DatabaseSession):
         finally:
             self._abandon(cursor)
 
+    def estimate(self, selection: Selection) -> int | None:
+        """What the server's statistics say of a table; they say nothing of a part of one."""
+        if selection.query is not None or selection.where is not None:
+            return None
+        schema, _, table = str(selection.table).rpartition(".")
+        schema, mark = selection.schema or schema or self._driver.address.database, self._driver.marker(0)
+        found = self.ask(
+            "SELECT TABLE_ROWS AS rows_there FROM information_schema.TABLES "
+            f"WHERE TABLE_SCHEMA = {mark} AND TABLE_NAME = {mark}",
+            [schema, table],
+        )
+        told = found[0]["rows_there"] if found else None
+        if told is None:
+            return None
+        return int(told) if selection.limit is None else min(int(told), selection.limit)
+
     def ask(self, sql: str, values: Sequence[Any] = (), *, name: str | None = None) -> list[dict[str, str | None]]:
         """A small result, as texts by column. `name` is what it is about."""
         with self._driver.failures(name=name):

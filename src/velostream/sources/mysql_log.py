@@ -86,6 +86,15 @@ class MysqlLog:
             raise self.refusal("it keeps no log; start it with --log-bin")
         return LogPosition.of(str(found[0]["File"]), int(found[0]["Position"] or 0))
 
+    def bytes_after(self, position: LogPosition) -> int:
+        """How much log there is after a place."""
+        end = self.end()
+        if end.number == position.number:
+            return max(0, end.place - position.place)
+        files = {str(row["Log_name"]): int(row["File_size"] or 0) for row in self.ask("SHOW BINARY LOGS")}
+        later = sum(size for file, size in files.items() if LogPosition.of(file, 0).number > position.number)
+        return max(0, files.get(position.file, 0) - position.place) + later
+
     def first(self) -> LogPosition:
         """The oldest place that there is."""
         found = self.ask("SHOW BINARY LOGS")

@@ -51,6 +51,8 @@ class Bulk:
         self._source = source
         self._holder: DatabaseSession | None = None
         """Keeps the moment readable for the others."""
+        self._until: float | None = None
+        """When the last load that was begun has to end."""
 
     def begin(self, *, snapshot: str | None = None) -> DatabaseSession:
         """A session whose state all parts of the next `partitions` will be of: a new one, or one of that name."""
@@ -88,12 +90,13 @@ class Bulk:
             self.close()
             snapshot = None
         longest = None if replaces else self._source.settings.duration("loading.bulk.max_duration")
+        self._until = None if longest is None else time.time() + longest.total_seconds()
         shared: dict[str, JsonValue] = {
             "snapshot": snapshot,
             "values": list(values),
             "whole": whole,
             "limit": limit,
-            "until": None if longest is None else time.time() + longest.total_seconds(),
+            "until": self._until,
         }
         return [
             Partition({"bulk": {**shared, "conditions": [*conditions, *part]}}, replaces=replaces)
@@ -115,10 +118,16 @@ class Bulk:
             for batch in session.rows(statement, schema, on_bad, size=source.settings.integer("fetch.size") or 1):
                 yield batch
                 if payload["until"] is not None and time.time() > payload["until"]:
-                    source.warnings += ("loading was ended by loading.bulk.max_duration; not all rows are there",)
+                    self.warn_if_cut_short()
                     return
         finally:
             session.close()
+
+    def warn_if_cut_short(self) -> None:
+        """Say so where the time for the load is up: whoever read it, in whatever process, has stopped then."""
+        warning = "loading was ended by loading.bulk.max_duration; rows may be missing"
+        if self._until is not None and time.time() > self._until and warning not in self._source.warnings:
+            self._source.warnings += (warning,)
 
     @property
     def limit(self) -> int | None:
@@ -148,6 +157,10 @@ class OneReading(ReadingMode):
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         return self._bulk.read(partition, schema, on_bad)
+
+    def commit(self, end: Offset) -> None:
+        self._bulk.warn_if_cut_short()
+        self._bulk.close()
 
     def close(self) -> None:
         self._bulk.close()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import ClassVar
 
 from velostream.model.options import Option, OptionType
-from velostream.model.schema import Schema
 from velostream.model.server import SERVER_OPTIONS, connect_seconds, server_and_table
+from velostream.sources.capture import CAPTURE_OPTIONS, refuse_what_only_a_log_tells
+from velostream.sources.capture_fallback import capture_by_options
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
-from velostream.sources.postgres_capture import POLL_INTERVAL, PostgresCapture
+from velostream.sources.postgres_capture import PostgresCapture
 from velostream.sources.postgres_driver import PostgresDriver
 
 _SCHEMES = ("postgres", "postgresql")
@@ -34,10 +34,7 @@ class PostgresSource(DatabaseSource):
         *(Option(name, f"as libpq's {name.replace('.', '')}") for name in _SSL),
         Option("cdc", "whether to follow the table through the database's log", OptionType.BOOLEAN, "false"),
         Option("cdc.start", "with initial.load = none: latest, earliest (of the slot), or a position in the log"),
-        Option("cdc.start.position", "another name for cdc.start"),
-        Option(
-            "cdc.on.gap", "when the slot is lost: fail, or read again", OptionType.CHOICE, "fail", ("fail", "snapshot")
-        ),
+        *CAPTURE_OPTIONS,
         Option("slot.name", "the replication slot; made if it isn't there"),
         Option("publication.name", "the publication; made if it isn't there"),
     )
@@ -57,17 +54,8 @@ class PostgresSource(DatabaseSource):
         )
         return driver, table
 
-    @property
-    def poll_interval(self) -> timedelta:
-        """The log is looked into often: that costs little."""
-        follows_log = self.settings.boolean("cdc") and "poll.interval" not in self.settings
-        return POLL_INTERVAL if follows_log else super().poll_interval
-
-    def schema(self) -> Schema | None:
-        found = super().schema()
-        if found is not None and isinstance(self.mode, PostgresCapture):
-            self.mode.check(found)
-        return found
-
     def reading_mode(self) -> ReadingMode:
-        return PostgresCapture(self) if self.settings.boolean("cdc") else super().reading_mode()
+        if self.settings.boolean("cdc"):
+            return capture_by_options(self, PostgresCapture(self))
+        refuse_what_only_a_log_tells(self.settings)
+        return super().reading_mode()

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,9 +21,8 @@ from velostream.errors import Category, OptionError, SourceError, present
 from velostream.model.change import CHANGE, UNCHANGED
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Column, Schema
-from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
-from velostream.sources.capture import ChangedRows, partitions_of, place_written, refuse_what_a_log_ignores
-from velostream.sources.database import ReadingMode
+from velostream.sources.base import BadRecord, Offset, OnBad, Partition
+from velostream.sources.capture import ChangedRows, LogCapture, partitions_of, place_written
 from velostream.sources.pgoutput import Decoded, PgOutputDecoder
 from velostream.sources.polling import Bulk, with_sign
 from velostream.sources.postgres_slot import CapturedTable, PostgresSlot, SlotNames, position_of, text_of
@@ -33,7 +31,6 @@ from velostream.sources.postgres_types import columns_of_texts
 if TYPE_CHECKING:
     from velostream.sources.postgres import PostgresSource
 
-POLL_INTERVAL = timedelta(milliseconds=100)
 _CHANGES_AT_ONCE = 100_000
 _QUIET_BYTES = 16 << 20
 _QUIET_SECONDS = 30.0
@@ -49,17 +46,15 @@ class _Piece:
     decoded: Decoded
 
 
-class PostgresCapture(ReadingMode):
+class PostgresCapture(LogCapture):
     """A table by its log.
 
     An offset has the `slot` and the `publication`, which of them we `made`, the number of the `load` that its rows came
     by, and the position in the log (`lsn`); until the log has passed the load, also its `snapshot`.
     """
 
-    capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
-
     def __init__(self, source: PostgresSource) -> None:
-        refuse_what_a_log_ignores(source.settings)
+        super().__init__(source)
         self._source = source
         self._bulk = Bulk(source)
         self._slot = PostgresSlot(source.driver)
@@ -117,6 +112,10 @@ class PostgresCapture(ReadingMode):
     def reached(self, position: Offset, target: Offset) -> bool:
         at, to = (position["load"], position_of(position["lsn"])), (target["load"], position_of(target["lsn"]))
         return at >= to
+
+    def gauges(self, position: Offset) -> Mapping[str, int]:
+        retained = self._slot.retained(position["slot"])
+        return {} if retained is None else {"retained log bytes": retained}
 
     def commit(self, end: Offset) -> None:
         self._loaded = None
@@ -217,8 +216,11 @@ class PostgresCapture(ReadingMode):
             temporary=slot is None and reader is None,
         )
 
+    def check_again(self) -> None:
+        self._table = None
+
     def check(self, schema: Schema) -> None:
-        """See that the log can tell which rows of the table change. Raises `SourceError` where it can't."""
+        """See that the log can tell which rows of the table change."""
         if self._table is not None:
             return
         shown = self._source.selection.shown
@@ -237,7 +239,7 @@ class PostgresCapture(ReadingMode):
                 category=Category.CONFIGURATION,
             )
         self._table = table
-        self._warn(
+        self.warn(
             f'column "{name}" of {shown} is generated: the log doesn\'t tell it, so it is left out'
             for name in table.generated
         )
@@ -278,8 +280,9 @@ class PostgresCapture(ReadingMode):
         return self._piece.decoded
 
     def _rows(self, piece: ChangedRows, schema: Schema, on_bad: OnBad, *, at: str) -> Iterator[pa.RecordBatch]:
+        declares = self._source.declares_columns
+        self.note_new(piece.columns, schema, left_out=present(self._source.discovered()).names if declares else ())
         columns = {name: pa.array(values, pa.binary()).cast(pa.string()) for name, values in piece.columns.items()}
-        self._note_new(set(columns) - set(schema.names))
         columns[CHANGE] = pa.array(piece.signs, pa.int8())
         wanted = (*schema.columns, Column(CHANGE, pa.int8()))
         rejected: set[int] = set()
@@ -296,14 +299,6 @@ class PostgresCapture(ReadingMode):
         if piece.unchanged:
             rows = rows.append_column(UNCHANGED, pa.array(_unchanged(piece, rejected), pa.list_(pa.string())))
         yield from rows.combine_chunks().to_batches()
-
-    def _note_new(self, names: set[str]) -> None:
-        """Columns that came later are told of, not taken in: the statement was planned without them."""
-        shown = self._source.selection.shown
-        self._warn(f'column "{name}" of {shown} is new; CREATE OR REPLACE takes it in' for name in sorted(names))
-
-    def _warn(self, warnings: Iterable[str]) -> None:
-        self._source.warnings += tuple(warning for warning in warnings if warning not in self._source.warnings)
 
 
 def _unchanged(piece: ChangedRows, rejected: set[int]) -> list[list[str] | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import orjson
 import pyarrow as pa
 
 from velostream.errors import Category, SourceError, StoreError
@@ -49,7 +50,7 @@ class PostgresDriver(DatabaseDriver):
                 connection.execute("SET cursor_tuple_fraction = 1")
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 if snapshot is not None:
-                    connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'".encode())
+                    self._join(connection, snapshot)
                 named = snapshot
                 if shared:
                     named = str(connection.execute("SELECT pg_export_snapshot()").fetchone()[0])  # type: ignore[index]
@@ -57,6 +58,15 @@ class PostgresDriver(DatabaseDriver):
                 connection.close()
                 raise
         return PostgresSession(self, connection, named)
+
+    def _join(self, connection: psycopg.Connection[Any], snapshot: str) -> None:
+        """See what another session sees; one that is gone went with its connection or its server."""
+        errors = _psycopg().errors
+        try:
+            connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'".encode())
+        except (errors.InvalidParameterValue, errors.UndefinedObject) as error:
+            reason = "the session whose moment was being read is gone"
+            raise SourceError.unreachable(self.kind, where=str(self.address), reason=reason) from error
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection that gives every value as its text. Raises what psycopg raises."""
@@ -159,6 +169,13 @@ class PostgresSession(DatabaseSession):
             read += len(fetched)
         with self._driver.failures():
             self._connection.execute("CLOSE source_rows")
+
+    def estimate(self, selection: Selection) -> int | None:
+        """What the planner expects."""
+        statement = self._driver.select(selection, ())
+        explained = self.ask(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.values, name=selection.shown)
+        rows: int = orjson.loads(explained[0][0])[0]["Plan"]["Plan Rows"]
+        return rows
 
     def parts(self, selection: Selection, count: int) -> Sequence[str]:
         if selection.query is not None:

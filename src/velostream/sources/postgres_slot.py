@@ -154,6 +154,15 @@ class PostgresSlot:
             return None
         return position_of(found[0][0])
 
+    def retained(self, name: str) -> int | None:
+        """Bytes of its log that the server keeps for the slot; None when it keeps none."""
+        found = self._ask(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint::text FROM pg_replication_slots "
+            "WHERE slot_name = $1 AND database = current_database() AND restart_lsn IS NOT NULL",
+            [name],
+        )
+        return int(found[0][0]) if found else None
+
     def readable_end(self) -> int:
         """Up to where a look that comes now sees the log; what is written but not on the server's disk is behind it."""
         return position_of(self._ask("SELECT pg_current_wal_flush_lsn()::text")[0][0])

@@ -68,6 +68,12 @@ class Numbers(Source):
         if self.breaks is not None:
             raise self.breaks
 
+    def expected_rows(self, start, end):
+        return 2 * self.rows if self.rows > 60 else None
+
+    def gauges(self, position):
+        return {"position": -1 if position is None else position}
+
     def reached(self, position, target):
         return position is not None and (target is None or position >= target)
 
@@ -108,10 +114,13 @@ def test_a_long_load_is_committed_in_pieces_and_ready_at_its_end(connection):  #
     table = connection.table("folded")
     until(lambda: len(table) == 100)
     assert runner.board.state is State.LOADING
+    assert (runner.board.status.percent, runner.board.status.eta is None) == (50.0, False)
     assert source.committed == []
     source.gate.set()
     until(lambda: runner.board.state is State.READY)
     assert source.committed == [0]
+    assert (runner.board.status.percent, runner.board.status.eta) == (100.0, 0.0)
+    assert runner.board.status.gauges == {"position": 0}
     source.later.append(signed((3, None, -1), (4, "another", 1)))
     runner.drain(time.monotonic() + 30)
     assert (len(table), table.get(4)["name"], table.get(3)) == (99, "another", None)

@@ -315,6 +315,42 @@ def test_columns_that_come_later_are_told_of(database, captured):
     assert ['"extra"' in warning for warning in reader.source.warnings] == [True]
 
 
+def test_a_column_that_comes_later_may_be_an_error(database, captured):  # B10
+    reader = captured(schema__evolution="fail")
+    reader.read()
+    database.run("ALTER TABLE t ADD extra INT FIRST", "INSERT INTO t VALUES (5, 3, 'three')")
+    again = captured(schema__evolution="fail")
+    # It knows the column, but the statement that it reads for doesn't.
+    again.position, again.schema = reader.position, reader.schema
+    for one in (reader, again):
+        with pytest.raises(SourceError) as refused:
+            one.read()
+        assert (refused.value.code, '"extra"' in refused.value.detail) == ("unexpected-field", True)
+
+
+def test_what_is_behind_and_what_a_load_takes_can_be_watched(database, captured):
+    database.run("INSERT INTO t SELECT seq, 'more' FROM seq_10_to_1009", "ANALYZE TABLE t")
+    reader = captured()
+    assert 900 < reader.source.expected_rows(None, True) < 1100
+    assert database.source(table="t", where="id < 5").expected_rows(None, True) is None
+    reader.read()
+    database.run("UPDATE t SET name = 'changed'", "FLUSH BINARY LOGS", "UPDATE t SET name = 'again'")
+    behind = reader.source.gauges(reader.position)["log bytes behind"]
+    assert behind > 10_000
+    reader.read(max_rows=10_000)
+    assert reader.source.gauges(reader.position)["log bytes behind"] < 1_000
+
+
+def test_who_may_not_read_the_log_polls_if_asked(database, captured):  # B37
+    database.run("CREATE OR REPLACE USER poller IDENTIFIED BY 's3cr3t'", "GRANT SELECT ON *.* TO poller")
+    reader = captured(username="poller", password="s3cr3t", cdc__fallback="poll", poll__interval="1s")
+    assert changes(reader.read()) == [(1, 1, "one"), (1, 2, "two")]
+    database.run("DELETE FROM t WHERE id = 2")
+    assert [row if isinstance(row, str) else row["id"] for row in reader.read()] == ["replaced by", 1]
+    assert ["log can't" in one and "s3cr3t" not in one for one in reader.source.warnings] == [True]
+    database.run("DROP USER poller")
+
+
 def test_rows_without_a_key_are_known_by_all_their_values(database, captured):
     database.run("CREATE TABLE bag (id INT, name VARCHAR(9), ratio FLOAT)", "INSERT INTO bag VALUES (1, 'a', 0.1)")
     reader = captured(table="bag")

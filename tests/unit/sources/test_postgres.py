@@ -11,6 +11,7 @@ import pytest
 
 from velostream.errors import Category, OptionError, SourceError, StoreError
 from velostream.model.change import CHANGE, UNCHANGED
+from velostream.sources import capture_fallback
 from velostream.sources.base import SourceSpec
 from velostream.sources.database import Selection, bind
 from velostream.sources.postgres import PostgresSource
@@ -331,6 +332,79 @@ def test_columns_that_come_later_are_told_of(database, captured):
     database.run("ALTER TABLE t ADD extra int", "INSERT INTO t VALUES (3, 'three', NULL, 5)")
     assert changes(reader.read()) == [(1, 3, "three")]
     assert any('"extra"' in warning for warning in reader.source.warnings)
+
+
+def test_a_column_that_comes_later_may_be_an_error(database, captured):  # B10
+    reader = captured(schema__evolution="fail", slot__name="mine")
+    reader.read()
+    database.run("UPDATE t SET name = 'eins' WHERE id = 1")
+    assert [row["name"] for row in reader.read()] == ["eins"]
+    database.run("ALTER TABLE t ADD extra int", "INSERT INTO t VALUES (3, 'three', NULL, 5)")
+    for reopened in (reader, captured(schema__evolution="fail", slot__name="mine")):
+        # One that begins at this position knows the column, but the statement doesn't.
+        reopened.position, reopened.schema = reader.position, reader.schema
+        with pytest.raises(SourceError) as refused:
+            reopened.read()
+        assert (refused.value.code, '"extra"' in refused.value.detail) == ("unexpected-field", True)
+        reopened.source.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cdc": "true", "schema__evolution": "add"},
+        {"schema__evolution": "fail"},
+        {"cdc__fallback": "poll"},
+        {"cdc": "true", "cdc__fallback": "poll", "initial__load": "none"},
+    ],
+)
+def test_what_could_not_be_kept_is_refused(database, options):
+    with pytest.raises(OptionError):
+        database.source(table="t", **options)
+
+
+def test_what_the_log_keeps_and_a_load_takes_can_be_watched(database, captured):
+    database.run("INSERT INTO t SELECT i, 'more' FROM generate_series(10, 1009) i", "ANALYZE t")
+    reader = captured()
+    assert reader.source.expected_rows(None, reader.source.latest_offset(None, max_rows=1)) == 1002
+    assert database.source(query="SELECT 1 FROM t WHERE id > ?", query__params="[500]").expected_rows(None, True) < 600
+    assert database.source(table="t", limit="7").expected_rows(None, True) == 7
+    assert database.source(table="t", loading__bulk__max_records="9").expected_rows(None, True) == 9
+    reader.read()
+    before = reader.source.gauges(reader.position)["retained log bytes"]
+    database.run("UPDATE t SET name = 'changed'")
+    assert reader.source.gauges(reader.position)["retained log bytes"] > before + 10_000
+    assert database.source(table="t").gauges(None) == {}
+
+
+def test_while_the_log_is_not_to_be_had_the_table_is_polled(database, captured, monkeypatch):  # B37
+    database.run("CREATE ROLE reader LOGIN", "GRANT SELECT ON t TO reader")
+    with pytest.raises(SourceError) as refused:
+        captured(username="reader").read()
+    assert refused.value.category is Category.AUTHENTICATION
+    reader = captured(username="reader", cdc__fallback="poll", slot__name="mine")
+    assert changes(reader.read()) == [(1, 1, "one"), (1, 2, "two")]
+    assert reader.source.poll_interval.total_seconds() == 30
+    database.run("DELETE FROM t WHERE id = 2")
+    # The first look after a load has nothing to compare it with.
+    assert [row if isinstance(row, str) else row["id"] for row in reader.read()] == ["replaced by", 1]
+    assert (reader.read(), ["log can't" in one for one in reader.source.warnings]) == ([], [True])
+    polled = reader.position
+    # The log can be had, and is lost again.
+    database.run("ALTER ROLE reader SUPERUSER", "UPDATE t SET name = 'uno'")
+    monkeypatch.setattr(capture_fallback, "_TRY_AGAIN_SECONDS", 0.0)
+    assert [row if isinstance(row, str) else row["name"] for row in reader.read()] == ["replaced by", "uno"]
+    assert (reader.source.warnings, reader.source.poll_interval.total_seconds()) == ((), 0.1)
+    assert (reader.source.reached(reader.position, polled), reader.source.reached(polled, reader.position)) == (1, 0)
+    database.run("INSERT INTO t VALUES (5, 'five')")
+    assert changes(reader.read()) == [(1, 5, "five")]
+    database.run("SELECT pg_drop_replication_slot('mine')", "INSERT INTO t VALUES (6, 'six')")
+    rows = reader.read()
+    assert (rows[0], sorted(row["id"] for row in rows[1:])) == ("replaced by", [1, 5, 6])
+    reader.source.forget(reader.position)
+    reader.source.close()
+    assert database.ask("SELECT * FROM pg_publication") == []
+    database.run("DROP OWNED BY reader", "DROP ROLE reader")
 
 
 def test_generated_columns_are_left_out_by_the_log_and_so_by_the_load(database, captured):

@@ -12,8 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.engine.query import Runner
@@ -29,14 +31,31 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.model.schema import Schema
+    from velostream.tables.base import Table
 
 ROWS_AT_ONCE = 100_000
 """About how many rows one commit takes in, unless `max.rows.per.trigger` says otherwise."""
+_GAUGE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
 class _StoppedError(Exception):
     """The runner was told to stop while it was loading."""
+
+
+@dataclass
+class _Load:
+    """How far a load is: by the rows that are expected, else by its parts."""
+
+    expected: int | None
+    all_parts: int
+    rows: int = 0
+    parts: int = 0
+
+    def finished(self) -> float | None:
+        if self.expected:
+            return self.rows / self.expected
+        return self.parts / self.all_parts if self.all_parts > 1 else None
 
 
 class FoldRunner(Runner):
@@ -61,12 +80,13 @@ class FoldRunner(Runner):
         self._has_target = False
         """What the source held at the start; ready when that is reached."""
         self._done = known is not None and not self._loading and not source.capabilities.follows
-        self._poll_seconds = source.poll_interval.total_seconds()
         self._rows_at_once = source.settings.integer("max.rows.per.trigger") or ROWS_AT_ONCE
+        self._warned: tuple[str, ...] = ()
+        self._gauged_at = float("-inf")
 
     def start(self) -> None:
         self._stopping = False
-        self.board.warn(*self.source.warnings)
+        self._pass_on_warnings()
         if self._done:
             self.board.become(State.READY)
             return
@@ -107,6 +127,7 @@ class FoldRunner(Runner):
             try:
                 with self._lock:
                     took = self._step()
+                    self._gauge()
                 attempts = 0
                 self._say_how_it_is()
                 if took:
@@ -114,7 +135,7 @@ class FoldRunner(Runner):
                 if not self.source.capabilities.follows:
                     self._done = True
                     return
-                self._wake.wait(self._poll_seconds)
+                self._wake.wait(self.source.poll_interval.total_seconds())
             except _StoppedError:
                 return
             except Exception as trouble:  # noqa: BLE001 - whatever it is must show on the board
@@ -140,8 +161,21 @@ class FoldRunner(Runner):
         state = State.READY if ready else State.LOADING
         if self.board.state is not state:
             self.board.become(state)
-        self.board.warn(*self.source.warnings)
+        self._pass_on_warnings()
         self.board.notify()
+
+    def _pass_on_warnings(self) -> None:
+        """What the source warns of; it may find that something is over."""
+        now = self.source.warnings
+        self.board.take_back(*(warning for warning in self._warned if warning not in now))
+        self.board.warn(*now)
+        self._warned = now
+
+    def _gauge(self) -> None:
+        """Ask now and then how things stand where the rows come from."""
+        if time.monotonic() - self._gauged_at >= _GAUGE_SECONDS:
+            self.board.gauges = self.source.gauges(self._position)
+            self._gauged_at = time.monotonic()
 
     def _step(self) -> bool:
         """Take in what comes next; false when there was nothing."""
@@ -165,15 +199,21 @@ class FoldRunner(Runner):
     def _take(self, end: Offset) -> None:
         """Commit all up to a position: as one, or in pieces where nothing was there before."""
         divisible = self._number < 0 or self._loading
-        found = FoldWrites(self.context.table(self.entry.id), self._schema)
+        found = self._writes()
         bad: list[BadRecord] = []
         emptied = not self._loading
-        for partition in self.source.partitions(self._position, end):
+        partitions = self.source.partitions(self._position, end)
+        load = _Load(self.source.expected_rows(self._position, end) if divisible else None, len(partitions))
+        if divisible:
+            self.board.track(load.finished)
+        for number, partition in enumerate(partitions):
+            load.parts = number
             found.begin(partition)
             for batch in self.source.read(partition, self._schema, bad.append):
                 if self._ended():
                     raise _StoppedError
                 found.add(batch)
+                load.rows += batch.num_rows
                 if divisible and found.divisible and found.rows >= self._rows_at_once:
                     self._commit(found, bad, self._position, emptied=emptied, loading=True)
                     emptied = True
@@ -187,15 +227,31 @@ class FoldRunner(Runner):
         rows = found.rows
         writes = [] if emptied else [Write(Mode.REPLACE, table.schema.arrow.empty_table())]
         written = [(table, write) for write in [*writes, *found.take()]]
-        written += self.context.bad_record_writes(self.entry.name, self.source, bad)
+        written += [*self._beside(), *self.context.bad_record_writes(self.entry.name, self.source, bad)]
         bad.clear()
         epoch = Epoch(self.entry.id, self._number + 1)
-        form = {"offset": position} | ({"loading": True} if loading else {})
+        form = {"offset": position} | ({"loading": True} if loading else {}) | self._remembered()
         self.context.crash_point("fold.before-commit")
         self.context.sequence.commit(Part(writes=written, epoch=epoch, position=form))
         self.context.crash_point("fold.after-commit")
         self._number, self._loading = epoch.number, loading
+        self._committed()
         self.board.count(rows)
+
+    def _writes(self) -> FoldWrites:
+        """What collects the records of a range."""
+        return FoldWrites(self.context.table(self.entry.id), self._schema)
+
+    def _beside(self) -> Sequence[tuple[Table, Write]]:
+        """What is written beside the records that were taken last."""
+        return ()
+
+    def _remembered(self) -> dict[str, Any]:
+        """What the position holds beside the offset, once the records that were taken last are committed."""
+        return {}
+
+    def _committed(self) -> None:
+        """The records that were taken last are committed."""
 
     def _end(self, *, forget: bool) -> None:
         self._stopping = True
