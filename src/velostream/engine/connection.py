@@ -169,17 +169,26 @@ class Connection:
         return self.table(name)
 
     def create_function(
-        self, name: str, function: Callable[..., Any], *, returns: str, vectorised: bool | None = None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        returns: str,
+        kind: str = "scalar",
+        vectorised: bool | None = None,
     ) -> None:
         """Make a Python function callable from any SQL, views and streams included.
 
         It is called with the values of each row, None for NULL; one that is `vectorised`, or annotated to take or give
-        `pyarrow.Array`, with arrays of many rows. Equal arguments must give equal results. What it gives is of the type
-        `returns`. Registered again it replaces the function of that name, and queries that use it are restarted:
-        views over tables are computed anew, what a stream brings is computed by the new one from then on.
+        `pyarrow.Array`, with arrays of many rows. Of the kind `aggregate` it is called once for each group, with a list
+        of the group's values per argument (or an array, if vectorised), and gives one value; the rows come in the order
+        of their values, NULLs first, and a group without rows gives empty lists. Equal arguments must give equal
+        results. What it gives is of the type `returns`. Registered again it replaces the function of that name, and
+        queries that use it are restarted: views over tables are computed anew, what a stream brings is computed by the
+        new one from then on.
         """
         self._check_open()
-        replaced = self._context.functions.create(name, function, returns=returns, vectorised=vectorised)
+        replaced = self._context.functions.create(name, function, returns=returns, kind=kind, vectorised=vectorised)
         if replaced is not None:
             self._supervisor.restart_users(name)
 

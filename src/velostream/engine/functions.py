@@ -1,7 +1,7 @@
-"""`con.create_function`: functions in Python that any SQL may call, row by row or over Arrow arrays.
+"""`con.create_function`: functions in Python that any SQL may call, of a row or a group, over values or Arrow arrays.
 
-The functions live in the program, so a state directory remembers only their names: after a restart what uses one waits
-until the program has registered it again.
+The functions live in the program, so a state directory remembers only their names and kinds: after a restart what uses
+one waits until the program has registered it again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlglot import exp
 
 from velostream.engine.directory import write_atomically
 from velostream.engine.json_values import register_json_values
@@ -27,7 +29,10 @@ from velostream.engine.relations import WORKER_TOKEN, WorkerError, spark_errors_
 from velostream.errors import Category, QueryError, StateError, ValidationError
 from velostream.model.rows import MisfitError, fit_value
 from velostream.model.types import parse_type, render_type
+from velostream.sql.functions import is_aggregate
+from velostream.sql.parse import parse_expression
 from velostream.sql.path_values import JSON_VALUES
+from velostream.sql.rules.rename_aggregates import is_renamed
 from velostream.tables.memory.values import python_values
 
 if TYPE_CHECKING:
@@ -39,6 +44,15 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _ARROW = (pa.Array, pa.ChunkedArray)
 
 
+class FunctionKind(StrEnum):
+    """What a function is called for."""
+
+    SCALAR = "scalar"
+    """Each row gives a value."""
+    AGGREGATE = "aggregate"
+    """All rows of a group give one value."""
+
+
 @dataclass(frozen=True)
 class PythonFunction:
     """A function as it was registered."""
@@ -47,17 +61,19 @@ class PythonFunction:
     function: Callable[..., Any]
     returns: pa.DataType
     vectorised: bool
+    kind: FunctionKind = FunctionKind.SCALAR
 
     @cached_property
     def version(self) -> str:
         """Differs for another function of the same name."""
-        return hashlib.sha256(_pickled(self.function) + render_type(self.returns).encode()).hexdigest()[:16]
+        declared = f"{self.kind} {self.vectorised} {render_type(self.returns)}"
+        return hashlib.sha256(_pickled(self.function) + declared.encode()).hexdigest()[:16]
 
     def register(self, session: SparkSession) -> None:
         """Make the function known to a session."""
         from pyspark.sql.functions import arrow_udf
 
-        called = _over_arrays if self.vectorised else _over_rows
+        called = _CALLED[self.kind, self.vectorised]
         evaluate = _Evaluation(self.name, _pickled(self.function), self.returns, called, WORKER_TOKEN)
         made = arrow_udf(evaluate.udf(), render_type(self.returns))  # type: ignore[call-overload]
         session.udf.register(self.name, made)
@@ -73,6 +89,7 @@ class Functions:
         self._lock = threading.Lock()
         self._registered: dict[str, PythonFunction] = {}
         self._remembered: dict[str, str] = {}
+        """Kinds by name, those of earlier runs among them."""
         if path.exists():
             try:
                 self._remembered = json.loads(path.read_bytes())
@@ -84,7 +101,13 @@ class Functions:
         return iter(list(self._registered.values()))
 
     def create(
-        self, name: str, function: Callable[..., Any], *, returns: str, vectorised: bool | None = None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        returns: str,
+        kind: str = FunctionKind.SCALAR,
+        vectorised: bool | None = None,
     ) -> PythonFunction | None:
         """Register a function; gives the one of that name before it, if there was one in this run."""
         if not _NAME.fullmatch(name):
@@ -93,9 +116,11 @@ class Functions:
             raise ValidationError(f'function "{name}" needs something that can be called')
         if not _takes_arguments(function):
             raise ValidationError(f'function "{name}" takes no arguments', hint="SQL has the value itself, or a column")
-        made = PythonFunction(
-            name, function, parse_type(returns), _is_vectorised(function) if vectorised is None else vectorised
-        )
+        if kind not in set(FunctionKind):
+            kinds = ", ".join(FunctionKind)
+            raise ValidationError(f'function "{name}" can\'t be of the kind "{kind}"', hint=f"one of {kinds}")
+        over_arrays = _is_vectorised(function) if vectorised is None else vectorised
+        made = PythonFunction(name, function, parse_type(returns), over_arrays, FunctionKind(kind))
         with self._lock:
             before = self._registered.get(name.lower())
             if before is None:
@@ -103,11 +128,15 @@ class Functions:
             with spark_errors_translated():
                 self._spark.register(name.lower(), made.register)
             self._registered[name.lower()] = made
-            remembered = {**self._remembered, name.lower(): render_type(made.returns)}
+            remembered = {**self._remembered, name.lower(): made.kind.value}
             if remembered != self._remembered:
                 write_atomically(self._path, json.dumps(remembered).encode())
                 self._remembered = remembered
         return before
+
+    def aggregates(self) -> frozenset[str]:
+        """The names of aggregates, in small letters, those that only an earlier run has registered among them."""
+        return frozenset(name for name, kind in self._remembered.items() if kind == FunctionKind.AGGREGATE)
 
     def missing_in(self, *texts: str) -> str | None:
         """The name of a function that one of the SQL texts calls, and that only an earlier run has registered."""
@@ -119,10 +148,11 @@ class Functions:
         return {name: one.version for name, one in sorted(self._registered.items()) if calls(text, name)}
 
     def _refuse_known(self, name: str) -> None:
-        known = self._spark.session().catalog.functionExists(name.lower())
-        if known:
+        call = parse_expression(f"{name}(1)")
+        is_ours = is_aggregate(call) or is_renamed(call) or not isinstance(call, exp.Anonymous)
+        if is_ours or self._spark.session().catalog.functionExists(name.lower()):
             raise ValidationError(
-                f'function "{name}" is one of Spark\'s own',
+                f'function "{name}" is one of Spark\'s own, or stands for one',
                 hint=f'con.create_function("my_{name}", fn, returns="…")',
             )
 
@@ -165,7 +195,10 @@ class _Evaluation:
 
 
 def _over_rows(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
-    values = [function(*row) for row in zip(*map(python_values, arguments), strict=True)]
+    return _fitted([function(*row) for row in zip(*map(python_values, arguments), strict=True)], returns)
+
+
+def _fitted(values: list[Any], returns: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, returns)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
@@ -181,6 +214,32 @@ def _over_arrays(function: Callable[..., Any], arguments: Sequence[pa.Array], re
     if arguments and len(found) != len(arguments[0]):
         raise MisfitError(f"it gave {len(found)} values for {len(arguments[0])} rows")
     return found if found.type == returns else found.cast(returns)
+
+
+def _of_lists(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
+    values = [function(*map(python_values, columns)) for columns in _groups(arguments)]
+    return _fitted(values, returns)
+
+
+def _of_arrays(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
+    found = [function(*columns) for columns in _groups(arguments)]
+    return _fitted([one.cast(returns).as_py() if isinstance(one, pa.Scalar) else one for one in found], returns)
+
+
+def _groups(arguments: Sequence[pa.Array]) -> Iterator[Sequence[pa.Array]]:
+    """The columns of each group, whose rows `sql/python_aggregates.py` has made a list of structs."""
+    (lists,) = arguments
+    for rows in lists:
+        yield rows.values.flatten()
+
+
+_CALLED = {
+    (FunctionKind.SCALAR, False): _over_rows,
+    (FunctionKind.SCALAR, True): _over_arrays,
+    (FunctionKind.AGGREGATE, False): _of_lists,
+    (FunctionKind.AGGREGATE, True): _of_arrays,
+}
+"""How a function is called, by its kind and whether it is vectorised."""
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,9 @@ class Lens:
         if reference is None:
             return [option.name for option in (*table_options(self._options, text=self._text), *QUERY_OPTIONS)]
         return [option.name for option in self._book.options(reference.kind)]
+
+    def python_aggregates(self) -> Collection[str]:
+        return self._context.functions.aggregates()
 
     def stream_spec(self, entry: Entry) -> SourceSpec:
         """The source behind a stream of the catalog, declared or derived."""

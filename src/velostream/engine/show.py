@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from velostream import plugins
 from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.functions import FunctionKind
 from velostream.engine.options import table_class
 from velostream.engine.result import Result
 from velostream.engine.status import State
@@ -201,7 +202,8 @@ class Shower:
         return ["name", "metric", "value"], rows
 
     def _functions(self) -> list[tuple[Any, ...]]:
-        ours = {one.name.lower(): ("python", render_type(one.returns)) for one in self._context.functions}
+        kinds = {FunctionKind.SCALAR: "python", FunctionKind.AGGREGATE: "python aggregate"}
+        ours = {one.name.lower(): (kinds[one.kind], render_type(one.returns)) for one in self._context.functions}
         session = self._context.spark.session()
         names = {str(row[0]) for row in session.sql("SHOW FUNCTIONS").collect()} - {JSON_VALUES}
         return [(name, *ours.get(name.lower(), ("built-in", None))) for name in sorted(names)]

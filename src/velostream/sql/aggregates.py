@@ -32,6 +32,7 @@ from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import AggregatePlan, Input, WindowState
 from velostream.sql.pointing import pointer
+from velostream.sql.python_aggregates import python_aggregates_in
 from velostream.sql.scope import Frame, Origin, origin_of, set_origin
 from velostream.sql.shape import nested_queries, queries_in, window_functions
 from velostream.sql.statements import Emit, OptionValue
@@ -289,6 +290,9 @@ class Cutter:
             if function_name(group) == "session_window" and self.window is None:
                 self._refuse("session_window", group, hint=self._materialise())
         clauses = [*self.select.expressions, self.select.args.get("having"), self.select.args.get("order")]
+        if self.window is None:
+            for call in (call for clause in clauses for call in python_aggregates_in(clause)):
+                self._refuse(f'aggregate "{call.name}" in Python', call, hint=self._materialise())
         for call in (call for clause in clauses for call in aggregate_calls(clause)):
             if is_distinct_aggregate(call) and self.window is None:
                 self._refuse(call.sql(dialect="spark"), call, hint=self._distinct_hint(call))

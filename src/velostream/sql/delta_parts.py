@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,9 @@ class _Known(Catalog):
         raise NotDelta(f"{reference.uri} is no part of the query")
 
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
+        return ()
+
+    def python_aggregates(self) -> Collection[str]:
         return ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from velostream.sql.plan import Catalog, Relation, RelationKind
@@ -30,6 +30,9 @@ class KeptStreams:
 
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
         return self._catalog.option_names(reference)
+
+    def python_aggregates(self) -> Collection[str]:
+        return self._catalog.python_aggregates()
 
     def _kept(self, relation: Relation) -> Relation:
         if relation.kind is not RelationKind.STREAM or (self._only is not None and relation.name not in self._only):

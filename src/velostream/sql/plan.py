@@ -7,7 +7,7 @@ aggregate consumes, `groups` for its bare result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -69,6 +69,9 @@ class Catalog(Protocol):
 
     def option_names(self, reference: SourceRef | None) -> Sequence[str]:
         """Options known to that source kind; with None those of tables and queries."""
+
+    def python_aggregates(self) -> Collection[str]:
+        """Names of the aggregates that are functions in Python, in small letters."""
 
 
 class Strategy(StrEnum):

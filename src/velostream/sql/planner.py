@@ -34,6 +34,7 @@ from velostream.sql.plan import (
     Strategy,
 )
 from velostream.sql.pointing import pointer
+from velostream.sql.python_aggregates import spell_out_python_aggregates
 from velostream.sql.refused import refused_forms
 from velostream.sql.resolve import Resolution, resolve_query
 from velostream.sql.rules import apply_rules, is_rewritten
@@ -93,6 +94,8 @@ class _Planner:
         self.warnings: list[SqlError] = []
 
     def plan(self) -> QueryPlan:
+        aggregates = self.catalog.python_aggregates()
+        self.query = spell_out_python_aggregates(self.query, names=aggregates, text=self.text)
         self.query = spell_out_asof(self.query, catalog=self.catalog, options=self.options, text=self.text)
         self.query = spell_out_within(self.query, options=self.options, text=self.text)
         self.query = spell_out_window(self.query, options=self.options, text=self.text)

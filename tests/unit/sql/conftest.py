@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
@@ -67,6 +67,9 @@ class Shop:
         if reference is None:
             return self.query_options
         return ["format", "watch", "delimiter", "kafka.*"]
+
+    def python_aggregates(self) -> Collection[str]:
+        return {"spread", "middle"}
 
 
 @pytest.fixture
