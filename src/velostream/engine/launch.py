@@ -28,9 +28,10 @@ from velostream.engine.context import EngineContext
 from velostream.engine.gate import Gate, GatePolicy
 from velostream.engine.ingest import Batch, Consumer, Ingest, Outcome
 from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
-from velostream.engine.maintain.delta import delta_of
+from velostream.engine.maintain.delta import delta_of, may_follow
 from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.groups import GroupTables
+from velostream.engine.maintain.kept_streams import KeptStreamRunner, Lateness, kept_stream_schema
 from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
 from velostream.engine.maintain.partials import PartialState
@@ -55,7 +56,7 @@ from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
 from velostream.sources.base import Emits, SourceSpec
 from velostream.sql.aggregates import GROUPS
-from velostream.sql.plan import MapPlan, RelationKind, Strategy, StreamedPlan
+from velostream.sql.plan import Expiry, MapPlan, RelationKind, Strategy, StreamedPlan
 from velostream.tables.memory.sequence import Part
 from velostream.tables.memory.table import MemoryTable
 
@@ -105,6 +106,27 @@ class Launcher:
             return entry
 
     def mirror(self, table: Entry) -> Entry:
+    def kept_stream(self, bound: BoundInput, expiry: Expiry, owner: Entry) -> Entry:
+        """The hidden table of the rows of a stream that a view of joined streams still needs, made if need be."""
+        spec, timed = present(bound.spec), (expiry.meeting.left, expiry.meeting.right)
+        column = next(one.column for one in timed if one.relation == bound.relation)
+        identity = f"{owner.id} {bound.relation} {spec.identity()}"
+        with self._lock:
+            entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
+            if entry is None:
+                schema = kept_stream_schema(bound.schema)
+                entry = Entry.new(spec.shown, kind=EntryKind.SOURCE, sql=identity, schema=schema)
+                self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
+                self.context.catalog.add(entry)
+            running = self.runners.get(entry.id)
+            if running is None or running.board.state is State.FAILED:
+                if running is not None:
+                    running.stop()
+                lateness = Lateness(column, expiry.watermark, expiry.late, owner.name)
+                source = self.book.open(spec)
+                self._run(KeptStreamRunner(self.context, entry, source=source, schema=bound.schema, lateness=lateness))
+            return entry
+
         """The hidden copy of a table in a store that views read, made and started when it is the first to ask.
 
         A table of ours is its own.
@@ -149,15 +171,20 @@ class Launcher:
             if one.kind is not RelationKind.STREAM
         }
 
-    def attach_versioned(self, bound: BoundQuery, options: Options) -> dict[str, Entry]:
-        """Every input as an entry whose versions stay readable, for a view over tables."""
-        parts = {one.relation: self.part(one.part, options) for one in bound.inputs if one.part is not None}
+    def attach_versioned(self, bound: BoundQuery, options: Options, *, owner: Entry, ours: bool) -> dict[str, Entry]:
+        """Every input as an entry whose versions stay readable, for a view over tables, which is the owner or a part
+        of it; `ours`: its rows are in our log.
+        """
+        parts = {one.relation: self.part(one.part, options, owner) for one in bound.inputs if one.part is not None}
+        expiry = present(bound.plan.delta).expiry if may_follow(self.context, bound, ours=ours) else None
+        if expiry is not None:
+            return {one.relation: self.kept_stream(one, expiry, owner) for one in bound.inputs}
         whole = replace(bound, inputs=tuple(one for one in bound.inputs if one.part is None))
         return parts | {relation: self.mirror(entry) for relation, entry in self.attach_tables(whole).items()}
 
-    def part(self, bound: BoundQuery, options: Options) -> Entry:
+    def part(self, bound: BoundQuery, options: Options, owner: Entry) -> Entry:
         """The hidden view of a part of a query, made and started when it is the first to ask."""
-        tables = self.attach_versioned(bound, options)
+        tables = self.attach_versioned(bound, options, owner=owner, ours=True)
         inputs = {relation: table.id for relation, table in tables.items()}
         identity = hashlib.sha256(repr((bound.plan.sql, inputs)).encode()).hexdigest()[:16]
         with self._lock:
@@ -220,7 +247,8 @@ class Launcher:
             }
             self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs))
             return []
-        tables = self.attach_versioned(bound, options)
+        ours = isinstance(self.context.table(entry.id), MemoryTable)
+        tables = self.attach_versioned(bound, options, owner=entry, ours=ours)
         self._run(self._view_runner(entry, self._maintenance(entry, bound), tables, options))
         return [*tables.values(), *(one.entry for one in bound.inputs if one.kept and one.entry is not None)]
 

@@ -45,7 +45,7 @@ class Refresher:
         if entry.kind is EntryKind.TABLE and not any(entry.id in other.writes for other in self._context.catalog):
             return
         runner = self._launcher.runners.get(entry.id)
-        if not isinstance(runner, ViewRunner | OnceRunner):
+        if not isinstance(runner, ViewRunner | OnceRunner) or (isinstance(runner, ViewRunner) and runner.forgets):
             self._refuse(entry, is_running=runner is not None)
         self._context.wait_ready(entry, deadline)
         if isinstance(runner, OnceRunner):
@@ -55,7 +55,7 @@ class Refresher:
             running = self._launcher.runners.get(one.id)
             if isinstance(running, MirrorRunner):
                 running.catch_up()
-            elif isinstance(running, FoldRunner):
+            elif isinstance(running, FoldRunner) or (isinstance(running, ViewRunner) and running.forgets):
                 running.drain(deadline)
             elif isinstance(running, ViewRunner) and (one.id == entry.id or one.kind in HIDDEN):
                 running.forget_what_it_reflects()

@@ -150,7 +150,7 @@ def _grouped(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
 
 def _driven(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
     driven = plan_driven(tree, resolution)
-    plan = DeltaPlan(driven=driven.plan, unique=driven.unique)
+    plan = DeltaPlan(driven=driven.plan, unique=driven.unique, meeting=driven.meeting)
     return DeltaChoice(plan, "equalities lead from a changed row to all the rows it may concern")
 
 
@@ -160,13 +160,14 @@ def _grouped_driven(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
         raise NotDelta("MIN and MAX over a join need all rows of a group")
     driven = plan_driven(grouping.feed, resolution)
     grouped = grouped_plan(grouping, Step(driven.plan.sql))
-    plan = DeltaPlan(grouped=grouped, driven=driven.plan, unique=_group_key(grouped, resolution))
+    unique = _group_key(grouped, resolution)
+    plan = DeltaPlan(grouped=grouped, driven=driven.plan, unique=unique, meeting=driven.meeting)
     return DeltaChoice(plan, "equalities lead from a changed row to all it may concern, which changes partial results")
 
 
 def _partitioned(tree: exp.Expr, resolution: Resolution) -> DeltaChoice:
     partitioned = plan_partitioned(tree, resolution)
-    plan = DeltaPlan(partitioned=partitioned.plan, unique=partitioned.unique)
+    plan = DeltaPlan(partitioned=partitioned.plan, unique=partitioned.unique, meeting=partitioned.meeting)
     return DeltaChoice(plan, "its rows fall apart by values that changed rows hold, and only these are computed again")
 
 

@@ -18,10 +18,11 @@ from velostream.sql.delta_places import Place, Places, comparable, is_one_row
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.functions import aggregate_calls
 from velostream.sql.maps import name_items
+from velostream.sql.meetings import meeting_of
 from velostream.sql.naming import output_name
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import conjuncts
-from velostream.sql.plan import DrivenPlan, Link
+from velostream.sql.plan import DrivenPlan, Link, Meeting
 from velostream.sql.resolve import Resolution
 from velostream.sql.rules.conditions import keeps_only_true
 from velostream.sql.shape import (
@@ -42,6 +43,8 @@ class Driven:
 
     plan: DrivenPlan
     unique: tuple[str, ...] | None
+    meeting: Meeting | None
+    """What bounds it, where it is a join of two streams."""
 
 
 def plan_driven(tree: exp.Expr, resolution: Resolution) -> Driven:
@@ -86,7 +89,7 @@ class _Tracer:
             constants=tuple(place.reader.relation for place in self.places.all() if place.constant),
             joined=joined_query(select, self.places, root),
         )
-        return Driven(plan, self._unique(select, root))
+        return Driven(plan, self._unique(select, root), meeting_of(select, self.places))
 
     def _select(self, select: exp.Select) -> Place:
         """Take in the relations of a SELECT and of the subqueries in it; gives the one that drives."""

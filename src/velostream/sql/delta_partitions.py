@@ -17,10 +17,11 @@ from velostream.sql.functions import is_generator
 from velostream.sql.grouping import bare_item, group_expressions, grouping_construct
 from velostream.sql.keys import key_of_result
 from velostream.sql.maps import name_items
+from velostream.sql.meetings import meeting_of
 from velostream.sql.naming import output_name
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import conjuncts
-from velostream.sql.plan import PartitionedPlan
+from velostream.sql.plan import Meeting, PartitionedPlan
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import origin_of
 from velostream.sql.shape import from_items, is_aggregated, nested_queries, outermost_select, window_functions
@@ -39,6 +40,8 @@ class Partitioned:
 
     plan: PartitionedPlan
     unique: tuple[str, ...] | None
+    meeting: Meeting | None
+    """What bounds it, where it is no more than a join of two streams."""
 
 
 def plan_partitioned(tree: exp.Expr, resolution: Resolution) -> Partitioned:
@@ -102,7 +105,9 @@ class _Divider:
             columns={place.reader.relation: tuple(value[id(place)] for value in values) for place in self.here},
             outputs=outputs if whole else None,
         )
-        return Partitioned(plan, key_of_result(self.places.resolution, ()) or None)
+        is_join = self.outermost is self.select and not self._compares_rows
+        meeting = meeting_of(self.select, self.places) if is_join else None
+        return Partitioned(plan, key_of_result(self.places.resolution, ()) or None, meeting)
 
     @property
     def _compares_rows(self) -> bool:

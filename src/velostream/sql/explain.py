@@ -8,9 +8,11 @@ from velostream.errors import OptionError, ResolveError, SqlError, did_you_mean
 from velostream.model.duration import render_duration
 from velostream.sql.explain_changes import change_problems, changes_by_rows
 from velostream.sql.explain_delta import (
+    LATE_ROWS,
     delta_rows,
     delta_sql_rows,
     delta_state,
+    expiry_rows,
     grouped_rows,
     grouped_sql_rows,
     grouped_state,
@@ -60,6 +62,7 @@ def explain_rows(plan: QueryPlan, *, extended: bool) -> list[tuple[str, str]]:
         rows += _aggregate_rows(plan.aggregate, inputs)
     if plan.delta is not None:
         rows += delta_rows(plan.delta, plan.inputs)
+        rows += expiry_rows(plan.delta, plan.inputs)
     if plan.passthrough is not None:
         rows += _passthrough_rows(plan.passthrough)
     rows.append(("key", ", ".join(plan.key) or "none: a bag of rows"))
@@ -148,8 +151,7 @@ def _window_text(window: WindowState) -> str:
         "of fixed length" if window.gap is None else f"sessions, ended by {render_duration(window.gap)} without a row"
     )
     over = f"over when the newest event time is {render_duration(window.watermark)} past the end"
-    late = {LateData.DROP: "dropped", LateData.DEAD_LETTER: "dead letters", LateData.UPDATE: "counted all the same"}
-    return f"{kind}; {over}; rows after that are {late[window.late]}"
+    return f"{kind}; {over}; rows after that are {LATE_ROWS[window.late]}"
 
 
 def _passthrough_rows(plan: PassthroughPlan) -> Iterator[tuple[str, str]]:

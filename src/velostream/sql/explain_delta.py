@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 
-from velostream.sql.plan import AggregateFunction, DeltaPlan, DrivenPlan, GroupedPlan, Input, PartitionedPlan, Step
+from velostream.model.duration import render_duration
+from velostream.sql.plan import (
+    AggregateFunction,
+    DeltaPlan,
+    DrivenPlan,
+    GroupedPlan,
+    Input,
+    LateData,
+    PartitionedPlan,
+    Step,
+)
 
+LATE_ROWS = {
+    LateData.DROP: "dropped",
+    LateData.DEAD_LETTER: "dead letters",
+    LateData.UPDATE: "counted all the same",
+}
+"""What becomes of rows that come late."""
 _EXTREMES = (AggregateFunction.MIN, AggregateFunction.MAX)
 
 
@@ -31,9 +48,26 @@ def delta_rows(plan: DeltaPlan, inputs: Sequence[Input]) -> Iterator[tuple[str, 
 
 def delta_state(plan: DeltaPlan) -> str:
     """What is kept beside the rows of the view."""
-    if plan.grouped is None:
-        return "none: the versions of the inputs that the rows reflect"
-    return grouped_state(plan.grouped)
+    if plan.grouped is not None:
+        groups = grouped_state(plan.grouped)
+        return groups if plan.expiry is None else f"{groups}; and the rows of both streams that may still meet others"
+    if plan.expiry is not None:
+        return "the rows of both streams that may still meet others"
+    return "none: the versions of the inputs that the rows reflect"
+
+
+def expiry_rows(plan: DeltaPlan | None, inputs: Sequence[Input]) -> Iterator[tuple[str, str]]:
+    """How long rows of joined streams are kept, here or in a part of the query."""
+    if plan is not None and plan.expiry is not None:
+        meeting, names = plan.expiry.meeting, {entry.relation: _name(entry) for entry in inputs}
+        for timed, stay in ((meeting.left, meeting.left_stay), (meeting.right, meeting.right_stay)):
+            how_long = f"kept {render_duration(max(stay, timedelta(0)))} beyond the watermark"
+            yield ("kept rows", f"of stream {names[timed.relation]}, {how_long}, which follows {timed.column}")
+        delay, late = render_duration(plan.expiry.watermark), LATE_ROWS[plan.expiry.late]
+        yield ("watermark", f"{delay} behind the newest event time of a stream; rows before it are {late}")
+    for entry in inputs:
+        if entry.part is not None:
+            yield from expiry_rows(entry.part.delta, entry.part.inputs)
 
 
 def grouped_state(plan: GroupedPlan) -> str:

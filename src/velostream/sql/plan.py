@@ -419,6 +419,52 @@ class TopPlan:
 
 
 @dataclass(frozen=True)
+class TimedInput:
+    """An input whose rows have a time."""
+
+    relation: str
+    """Of the `Input`."""
+    column: str
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Rows of two streams that are joined: those that meet are no further apart in time than that."""
+
+    left: TimedInput
+    right: TimedInput
+    low: timedelta
+    """How much later the time of the right row is than that of the left one, at least."""
+    high: timedelta
+    """And at most."""
+    remembers: bool
+    """Whether what a row gives depends on whether it has met another: outer joins, SEMI and ANTI."""
+
+    @property
+    def left_stay(self) -> timedelta:
+        """How far the watermarks have to be past a row of the left stream until it can go."""
+        return max(self.high, self.high - self.low) if self.remembers else self.high
+
+    @property
+    def right_stay(self) -> timedelta:
+        """How far the watermarks have to be past a row of the right stream until it can go."""
+        return max(-self.low, self.high - self.low) if self.remembers else -self.low
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """When rows of joined streams go: once no row can come any more that they meet.
+
+    A row is late, and meets nobody, when the newest time of its stream was by more than `watermark` past it before its
+    batch came.
+    """
+
+    meeting: Meeting
+    watermark: timedelta
+    late: LateData
+
+
+@dataclass(frozen=True)
 class DeltaPlan:
     """How a view over tables follows the changes of its inputs: by one of the plans.
 
@@ -434,6 +480,10 @@ class DeltaPlan:
     unique: tuple[str, ...] | None = None
     """Columns of the result of which no two rows have the same values (none: it has one row at most); None: nothing is
     known."""
+    meeting: Meeting | None = None
+    """What bounds the join of two streams that it is; None: it is none, or nothing bounds it."""
+    expiry: Expiry | None = None
+    """When rows of these streams go; None: all of them are kept."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from velostream.sql.grouping import group_expressions
 from velostream.sql.keeping import KeptStreams
 from velostream.sql.keys import check_key, declared_key, key_of_result
 from velostream.sql.maps import name_items, plan_map
+from velostream.sql.meetings import WATERMARK, forgets_rows, with_expiry
 from velostream.sql.missing import apply_policies, policies_without_lookup
 from velostream.sql.naming import named
 from velostream.sql.option_names import covers
@@ -38,10 +39,10 @@ from velostream.sql.python_aggregates import spell_out_python_aggregates
 from velostream.sql.refused import refused_forms
 from velostream.sql.resolve import Resolution, resolve_query
 from velostream.sql.rules import apply_rules, is_rewritten
-from velostream.sql.scope import scope_of, streams_in
+from velostream.sql.scope import input_of, scope_of, streams_in
 from velostream.sql.shape import drive_by_stream, from_items, is_aggregated, nested_queries, outermost_select
 from velostream.sql.statements import Emit, OptionValue, Place, Query
-from velostream.sql.stream_joins import spell_out_within
+from velostream.sql.stream_joins import spell_out_within, time_test
 from velostream.sql.window_calls import is_window_call
 from velostream.sql.windows import spell_out_window
 
@@ -168,10 +169,14 @@ class _Planner:
         reason = _why_refresh(resolution.inputs)
         if self.continuous:
             choice = plan_delta(tree, resolution=resolution, key=key)
-            if choice.plan is not None:
+            plan, inputs = choice.plan, choice.inputs
+            if plan is not None:
+                plan, inputs = with_expiry(plan, inputs, options=self.options, text=self.text)
+            self._warn_of_kept_rows(tree, resolution, forgets=forgets_rows(plan, inputs))
+            if plan is not None:
                 followed = self._finished(Strategy.DELTA, choice.reason, tree, resolution, key)
-                followed = replace(followed, delta=choice.plan, inputs=choice.inputs, sql=choice.sql)
-                if not any(entry.part for entry in choice.inputs):
+                followed = replace(followed, delta=plan, inputs=inputs, sql=choice.sql)
+                if not any(entry.part for entry in inputs):
                     return followed
                 return replace(followed, whole=self._finished(Strategy.REFRESH, reason, tree, resolution, key))
             reason = f"{reason}; computed again after every change: {choice.reason}"
@@ -181,7 +186,8 @@ class _Planner:
         limit = None if self.continuous else _take_limit(tree)
         target = next(entry.target.name for entry in resolution.inputs if entry.target.kind is RelationKind.STREAM)
         self.asked = _only_in_subqueries(tree, resolution)
-        shape = drive_by_stream(tree, text=self.text, stream=target)
+        is_time = time_test(resolution, options=self.options)
+        shape = drive_by_stream(tree, text=self.text, stream=target, is_time=is_time)
         _raise_if_any(shape.problems)
         self.warnings += shape.warnings
         select = outermost_select(tree)
@@ -351,6 +357,21 @@ class _Planner:
                 hint="GROUP BY a column or window(ts, '5 minutes') bounds it",
             )
 
+    def _warn_of_kept_rows(self, tree: exp.Expr, resolution: Resolution, *, forgets: bool) -> None:
+        """Say so when the rows of two joined streams are kept for ever."""
+        joined = _joined_streams(tree, resolution)
+        if forgets or joined is None or any(entry.target.schema is None for entry in resolution.inputs):
+            return
+        given = any(option.name.lower() == WATERMARK for option in self.options)
+        self._warn(
+            "all rows of the joined streams are kept: nothing says when one can go",
+            joined,
+            code="endless-state",
+            detail="rows go where two streams and nothing else are joined, on equal columns and on timestamps that are "
+            "no further apart than an interval, with a watermark and without ORDER BY … LIMIT",
+            hint="WITH ('watermark' = '10s')" if not given else "join the two streams in a table of their own",
+        )
+
     def _warn_of_scans(self, plan: MapPlan, tree: exp.Expr, resolution: Resolution) -> None:
         if any(entry.target.schema is None for entry in resolution.inputs):
             return
@@ -372,6 +393,18 @@ def _only_in_subqueries(tree: exp.Expr, resolution: Resolution) -> frozenset[str
     nested = {relation for query in nested_queries(select) for relation in streams_in(query)}
     driving = {relation for item in from_items(select) for relation in streams_in(item)}
     return frozenset(resolution.input(relation).target.name for relation in nested - driving)
+
+
+def _joined_streams(tree: exp.Expr, resolution: Resolution) -> exp.Expr | None:
+    """The second of two streams in one FROM whose rows are kept."""
+    kept = {entry.relation for entry in resolution.inputs if entry.target.kept}
+    for select in tree.find_all(exp.Select):
+        reading = [
+            item for item in from_items(select) if any(input_of(table) in kept for table in item.find_all(exp.Table))
+        ]
+        if len(reading) > 1:
+            return reading[1]
+    return None
 
 
 def _raise_if_any(problems: Sequence[SqlError]) -> None:

@@ -15,7 +15,7 @@ from velostream.errors import NotExecutableError, SqlError, ValidationError
 from velostream.sql.functions import aggregate_calls
 from velostream.sql.pointing import pointer
 from velostream.sql.scope import input_of, streams_in
-from velostream.sql.stream_joins import is_bounded
+from velostream.sql.stream_joins import ColumnTest, is_bounded
 
 _SORTING = {"order": "ORDER BY", "sort": "SORT BY", "cluster": "CLUSTER BY", "distribute": "DISTRIBUTE BY"}
 _CUTTING = {"limit": "LIMIT", "offset": "OFFSET"}
@@ -85,20 +85,22 @@ def driving_index(select: exp.Select) -> int | None:
     return next((index for index, item in enumerate(from_items(select)) if streams_in(item)), None)
 
 
-def drive_by_stream(tree: exp.Expr, *, text: str, stream: str) -> Shape:
+def drive_by_stream(tree: exp.Expr, *, text: str, stream: str, is_time: ColumnTest) -> Shape:
     """Check a query that reads a stream and turn its outer joins to the side of the stream, in place.
 
-    `stream` is the name hints use. Aggregation is allowed in the outermost SELECT only.
+    `stream` is the name hints use, `is_time` tells columns that may hold event times. Aggregation is allowed in the
+    outermost SELECT only.
     """
-    checker = _Checker(text=text, stream=stream)
+    checker = _Checker(text=text, stream=stream, is_time=is_time)
     checker.query(tree, outermost=True)
     return checker.shape
 
 
 class _Checker:
-    def __init__(self, *, text: str, stream: str) -> None:
+    def __init__(self, *, text: str, stream: str, is_time: ColumnTest) -> None:
         self.text = text
         self.stream = stream
+        self.is_time = is_time
         self.shape = Shape()
 
     def refuse(self, construct: str, node: exp.Expr, *, hint: str | None = None) -> None:
@@ -174,7 +176,7 @@ class _Checker:
         """Two streams: a view over the rows of both if event times bound it, else rows would be kept in vain."""
         before = {str(select.args["from_"].this.alias_or_name).lower()}
         for join in select.args.get("joins") or ():
-            if join.this in streaming and not is_bounded(join, select, before):
+            if join.this in streaming and not is_bounded(join, select, before, is_time=self.is_time):
                 self.unbounded_join(join.this)
                 return
             before.add(str(join.this.alias_or_name).lower())
@@ -185,6 +187,7 @@ class _Checker:
         self.shape.problems.append(
             NotExecutableError(
                 "a stream–stream join without a time bound would keep all rows of both for ever",
+                detail="event times of both sides have to be compared, from below and from above",
                 hint="JOIN … WITHIN 10m ON …, or make one side a table: "
                 f"CREATE TABLE t AS SELECT * FROM {self.stream}; then join the other stream to t",
                 code="unbounded-join",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from sqlglot import exp
 
 from velostream.errors import ValidationError
 from velostream.model.duration import parse_duration
+from velostream.sql.functions import function_name
 from velostream.sql.grammar import WITHIN
 from velostream.sql.grouping import bare_item
 from velostream.sql.naming import identifier
@@ -19,7 +22,12 @@ from velostream.sql.scope import origin_of
 from velostream.sql.statements import OptionValue, Query
 from velostream.sql.window_calls import is_window_call, window_field
 
+if TYPE_CHECKING:
+    from velostream.sql.resolve import Resolution
+
+ColumnTest = Callable[[exp.Column], bool]
 _EVENT_TIME = "event.time.field"
+_MAKING_TIMES = ("to_timestamp", "timestamp_seconds", "timestamp_millis", "timestamp_micros", "to_date")
 _AT_LEAST = (exp.GTE, exp.GT)
 _AT_MOST = (exp.LTE, exp.LT)
 
@@ -37,7 +45,36 @@ def spell_out_within(query: Query, *, options: Sequence[OptionValue], text: str)
     return replace(query, tree=tree)
 
 
-def is_bounded(join: exp.Join, select: exp.Select, left: set[str]) -> bool:
+def time_test(resolution: Resolution, *, options: Sequence[OptionValue]) -> ColumnTest:
+    """What tells columns that may hold event times: by their types, or because the statement names them as such.
+
+    A column of which nobody can tell yet what it is may be one.
+    """
+    names = [option.name.lower() for option in options]
+    named = {
+        option.value.lower()
+        for name, option in zip(names, options, strict=True)
+        if name == _EVENT_TIME or name.endswith(f".{_EVENT_TIME}")
+    }
+
+    def is_time(column: exp.Column) -> bool:
+        origin = origin_of(column)
+        if origin is None or origin.fields or origin.column.lower() in named:
+            return True
+        source = resolution.frames[origin.scope].source(origin.source)
+        if source is None:
+            return True
+        if source.input is None:
+            below = _selected(column)
+            return not isinstance(below, exp.Column) or is_time(below)
+        schema = resolution.input(source.input).target.schema
+        found = None if schema is None else schema.find(origin.column)
+        return found is None or pa.types.is_timestamp(found.type) or pa.types.is_date(found.type)
+
+    return is_time
+
+
+def is_bounded(join: exp.Join, select: exp.Select, left: set[str], *, is_time: ColumnTest) -> bool:
     """Whether a join's conditions keep event times of both sides within a range: at least this, at most that.
 
     `left` are the aliases, in lower case, of all that stand before the join. Unless the join is an outer one, WHERE
@@ -49,16 +86,19 @@ def is_bounded(join: exp.Join, select: exp.Select, left: set[str]) -> bool:
     parts = conjuncts(join.args.get("on")) + conjuncts(None if where is None else where.this)
     if any(not _source_of(column) for part in parts for column in part.find_all(exp.Column)):
         return True
-    bounds = {bound for part in parts for bound in _bounds(part, select, left, right)}
+    timely = [
+        part for part in parts if all(is_time(column) or _is_cast(column) for column in part.find_all(exp.Column))
+    ]
+    bounds = {bound for part in timely for bound in _bounds(part, left, right)}
     return len(bounds) == 2
 
 
-def _bounds(part: exp.Expr, select: exp.Select, left: set[str], right: str) -> Iterator[str]:
+def _bounds(part: exp.Expr, left: set[str], right: str) -> Iterator[str]:
     """Whether a condition bounds the left time from below, from above, both, or not at all."""
     if isinstance(part, exp.Between):
         low, high = part.args["low"], part.args["high"]
-        yield from _bounds(exp.GTE(this=part.this.copy(), expression=low.copy()), select, left, right)
-        yield from _bounds(exp.LTE(this=part.this.copy(), expression=high.copy()), select, left, right)
+        yield from _bounds(exp.GTE(this=part.this.copy(), expression=low.copy()), left, right)
+        yield from _bounds(exp.LTE(this=part.this.copy(), expression=high.copy()), left, right)
         return
     if not isinstance(part, (exp.EQ, *_AT_LEAST, *_AT_MOST)):
         return
@@ -67,24 +107,30 @@ def _bounds(part: exp.Expr, select: exp.Select, left: set[str], right: str) -> I
         return
     if not isinstance(part, exp.EQ):
         yield "below" if isinstance(part, _AT_LEAST) == (first == "left") else "above"
-    elif _is_of_window(part.this, select) and _is_of_window(part.expression, select):
+    elif _is_of_window(part.this) and _is_of_window(part.expression):
         yield from ("below", "above")
 
 
-def _is_of_window(value: exp.Expr, select: exp.Select) -> bool:
-    """Whether a value is a time window, or its start or end, of this SELECT or of a query in its FROM."""
+def _is_of_window(value: exp.Expr) -> bool:
+    """Whether a value is a time window, or its start or end, of its SELECT or of a query in the FROM of that."""
     value = without_parentheses(value)
     if is_window_call(value) or window_field(value) is not None:
         return True
-    if not isinstance(value, exp.Column):
-        return False
+    below = _selected(value) if isinstance(value, exp.Column) else None
+    return below is not None and _is_of_window(below)
+
+
+def _selected(column: exp.Column) -> exp.Expr | None:
+    """What a query in FROM selects as that column; None when it is none of such a query, or not written out there."""
+    select = column.find_ancestor(exp.Select)
+    if select is None or select.args.get("from_") is None:
+        return None
     items = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or ())]
-    source = next((item for item in items if str(item.alias_or_name).lower() == _source_of(value)), None)
+    source = next((item for item in items if str(item.alias_or_name).lower() == _source_of(column)), None)
     inner = _select_of(source)
-    if inner is None:
-        return False
-    named = [item for item in inner.expressions if str(item.alias_or_name).lower() == str(value.name).lower()]
-    return bool(named) and _is_of_window(bare_item(named[0]), inner)
+    named = [] if inner is None else inner.expressions
+    found = [item for item in named if str(item.alias_or_name).lower() == str(column.name).lower()]
+    return without_parentheses(bare_item(found[0])) if found else None
 
 
 def _select_of(item: exp.Expr | None) -> exp.Select | None:
@@ -101,6 +147,14 @@ def _select_of(item: exp.Expr | None) -> exp.Select | None:
     while isinstance(item, exp.Subquery):
         item = item.this
     return item if isinstance(item, exp.Select) else None
+
+
+def _is_cast(column: exp.Column) -> bool:
+    """Whether what a column holds is first made a time."""
+    holder = column.parent
+    if isinstance(holder, exp.Cast):
+        return holder.to.is_type(*exp.DataType.TEMPORAL_TYPES)
+    return isinstance(holder, exp.Func) and function_name(holder) in _MAKING_TIMES
 
 
 def _side(expression: exp.Expr, left: set[str], right: str) -> str | None:

@@ -255,6 +255,10 @@ def test_planning_does_not_change_the_query(shop):
         ("a.ts >= b.ts", False),
         ("a.ts >= b.ts AND b.ts < a.ts", False),
         ("a.ts BETWEEN TIMESTAMP '2024-01-01' AND now()", False),
+        ("a.id >= b.id AND a.id < b.id + 10", False),
+        ("CAST(a.sku AS TIMESTAMP) BETWEEN b.ts AND b.ts + INTERVAL '5' MINUTE", True),
+        ("to_timestamp(a.sku, 'yyyy') BETWEEN timestamp_seconds(b.id) AND b.ts", True),
+        ("a.ts >= b.ts AND a.user_id <= b.user_id", False),
     ],
 )
 def test_two_streams_are_joined_where_event_times_bound_them(view, condition, bounded):
@@ -283,6 +287,7 @@ _HOURS = "SELECT id, window(ts, '1 hour').start AS begins FROM orders GROUP BY i
         (f"WITH h AS ({_HOURS}) SELECT a.id FROM h a JOIN (SELECT begins AS s FROM h) b ON a.begins = b.s", True),
         (f"SELECT a.id FROM ({_HOURS}) a JOIN ({_HOURS}) b ON a.id = b.id", False),
         (f"SELECT a.id FROM ({_HOURS}) a JOIN orders b ON a.begins = b.ts", False),
+        ("SELECT a.id FROM (SELECT id FROM orders) a JOIN orders b ON a.id >= b.id AND a.id <= b.id", False),
         ("SELECT a.id FROM orders a, waiting b WHERE a.id = b.id AND happened_at BETWEEN ts AND ts", True),
     ],
 )

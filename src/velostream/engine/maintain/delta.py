@@ -11,6 +11,7 @@ from velostream.engine.binding import MAINTAIN
 from velostream.engine.maintain.delta_partitions import partitioned_delta
 from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource
 from velostream.engine.maintain.delta_top import Top, TopRows
+from velostream.engine.maintain.expiring import Expiring
 from velostream.engine.maintain.groups import GroupTables, Writes
 from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.views import Maintenance, Movement
@@ -36,11 +37,28 @@ def delta_of(
     is beside it could not be committed in one step with it.
     """
     plan = bound.plan.delta
-    table = context.table(entry.id)
-    if plan is None or not isinstance(table, MemoryTable) or context.config.get(MAINTAIN) == "refresh":
+    if plan is None or not may_follow(context, bound, ours=isinstance(context.table(entry.id), MemoryTable)):
         return None
-    if bound.schema.key and not is_unique(plan, bound.schema.key):
-        return None
+    found = _follower(context, entry, bound, plan, groups=groups)
+    return found if found is None or plan.expiry is None else Expiring(context, entry, found, plan.expiry)
+
+
+def may_follow(context: EngineContext, bound: BoundQuery, *, ours: bool) -> bool:
+    """Whether changes can be followed by the plan of a view, whose table is in our log or not."""
+    plan = bound.plan.delta
+    if plan is None or not ours or context.config.get(MAINTAIN) == "refresh":
+        return False
+    return not bound.schema.key or is_unique(plan, bound.schema.key)
+
+
+def _follower(
+    context: EngineContext,
+    entry: Entry,
+    bound: BoundQuery,
+    plan: DeltaPlan,
+    *,
+    groups: Callable[[Entry, Schema], Entry],
+) -> Maintenance | None:
     reads = {one.relation: one.schema for one in bound.inputs}
     if plan.partitioned is not None:
         return partitioned_delta(context, entry, bound, plan.partitioned, reads=reads)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from velostream.engine.maintain.delta_rows import fingerprint_of, is_too_much, rows_with
 from velostream.engine.maintain.refresh import Refresh
 from velostream.engine.maintain.steps import difference
-from velostream.engine.maintain.views import Maintenance, Movement, without_origin
+from velostream.engine.maintain.views import FoundRows, Maintenance, Movement, without_origin
 from velostream.model.change import Mode, Write, signed
 from velostream.model.schema import Schema
 from velostream.tables.base import Table
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.sql.plan import PartitionedPlan
-    from velostream.tables.memory.snapshot import MemorySnapshot
 
 
 def partitioned_delta(
@@ -87,7 +86,7 @@ class PartitionedDelta(Maintenance):
         return [signed(gone, -1), came]
 
     def _parts(
-        self, movement: Movement, snapshots: Mapping[str, MemorySnapshot], values: Sequence[Hashable]
+        self, movement: Movement, snapshots: Mapping[str, FoundRows], values: Sequence[Hashable]
     ) -> dict[str, pa.Table]:
         """What each reader holds of the values."""
         return {

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from velostream.engine.maintain.delta_joined import JoinedRows
 from velostream.engine.maintain.steps import StepRunner, changes_of, difference, is_empty, of_sign
-from velostream.engine.maintain.views import Movement, without_origin
+from velostream.engine.maintain.views import FoundRows, Movement, without_origin
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.errors import UnsupportedError
 from velostream.model.change import signed
@@ -26,7 +26,6 @@ from velostream.tables.memory.keys import key_values
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.sql.plan import DrivenPlan, Step
-    from velostream.tables.memory.snapshot import MemorySnapshot
 
 
 _FEW_ROWS = 2_000_000
@@ -212,7 +211,7 @@ class _Wanted:
 class _State:
     """Snapshots of the readers at one time."""
 
-    snapshots: Mapping[str, MemorySnapshot]
+    snapshots: Mapping[str, FoundRows]
 
     def rows(self, reader: str, wanted: _Wanted, columns: Sequence[str] | None) -> pa.Table:
         """Rows that have one of the values, each once."""
@@ -222,7 +221,7 @@ class _State:
         return snapshot.take(positions, columns)
 
 
-def rows_with(snapshot: MemorySnapshot, columns: Sequence[str], values: Sequence[Hashable]) -> pa.Table:
+def rows_with(snapshot: FoundRows, columns: Sequence[str], values: Sequence[Hashable]) -> pa.Table:
     """The rows whose columns have one of the values, NULL being a value like any other; by an index, made if needed.
 
     The values are in the form of `keys.key_values`.
@@ -230,7 +229,7 @@ def rows_with(snapshot: MemorySnapshot, columns: Sequence[str], values: Sequence
     return snapshot.take(positions_with(snapshot, columns, values))
 
 
-def positions_with(snapshot: MemorySnapshot, columns: Sequence[str], values: Sequence[Hashable]) -> Integers:
+def positions_with(snapshot: FoundRows, columns: Sequence[str], values: Sequence[Hashable]) -> Integers:
     return snapshot.positions_of(tuple(columns), list(dict.fromkeys(values)))
 
 
@@ -243,8 +242,8 @@ def known_values(rows: pa.Table, columns: Sequence[str]) -> list[Hashable]:
 
 
 def is_too_much(movement: Movement, rows: int) -> bool:
-    """Whether reading so many rows costs no less than reading all rows of the inputs."""
-    return rows > sum(len(movement.now(relation)) for relation in movement.inputs)
+    """Whether reading so many rows costs no less than reading all rows of the inputs, which are there to be read."""
+    return not movement.must_follow and rows > sum(len(movement.now(relation)) for relation in movement.inputs)
 
 
 def fingerprint_of(context: EngineContext, *plans: object) -> str:

@@ -13,10 +13,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.errors import TableError, VelostreamError
-from velostream.model.change import ORIGIN, Epoch, Write, signed
+from velostream.model.change import ORIGIN, Epoch, JsonValue, Write, signed
 from velostream.model.retry import RetryPolicy
 from velostream.tables.memory.sequence import Commit, Part
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.gate import Gate
     from velostream.tables.base import Table
+    from velostream.tables.memory.growable import Integers
     from velostream.tables.memory.snapshot import MemorySnapshot
 
 _AT_ONCE = 2
@@ -74,9 +75,22 @@ class Wave:
             return self._changes[place]
 
 
+class FoundRows(Protocol):
+    """The rows of an input at one time, for those who look them up by values."""
+
+    def positions_of(self, columns: tuple[str, ...], values: Sequence[Hashable]) -> Integers: ...
+
+    def take(self, positions: Integers, columns: Sequence[str] | None = None) -> pa.Table: ...
+
+    def scan(self) -> pa.Table: ...
+
+
 @dataclass(frozen=True)
 class Movement:
     """From which versions of its inputs to which state a view is to be brought."""
+
+    must_follow: ClassVar[bool] = False
+    """Whether changes have to be followed, whatever that costs: not all rows are there to compute from."""
 
     wave: Wave
     inputs: Mapping[str, Entry]
@@ -87,7 +101,7 @@ class Movement:
     def now(self, relation: str) -> MemorySnapshot:
         return self.wave.snapshot(self.inputs[relation])
 
-    def before(self, relation: str, context: EngineContext) -> MemorySnapshot:
+    def before(self, relation: str, context: EngineContext) -> FoundRows:
         entry = self.inputs[relation]
         return context.memory_table(entry.id).snapshot(self.since[entry.id])
 
@@ -107,6 +121,8 @@ class Maintenance(ABC):
 
     follows = False
     """Whether the versions that the view reflects must stay readable, so that changes since then can be asked for."""
+    forgets = False
+    """Whether the view can't be computed from what is left of its inputs."""
     fingerprint = ""
     """Differs when what is stored beside the view was made by another plan, and can't be changed further."""
 
@@ -120,6 +136,17 @@ class Maintenance(ABC):
         Raises `TableError` (`changes-expired`) when the changes since then aren't kept; the view is loaded then.
         """
         return None
+
+    @property
+    def remembered(self) -> Mapping[str, JsonValue]:
+        """What the position holds beside the versions, once the writes that were given last are committed."""
+        return {}
+
+    def recall(self, position: Mapping[str, Any]) -> None:
+        """Go on from a position that was committed before a restart."""
+
+    def settle(self) -> None:
+        """The writes that were given last are committed."""
 
 
 class ViewRunner(Runner):
@@ -143,6 +170,8 @@ class ViewRunner(Runner):
         known = context.sequence.writer(entry.id)
         self._number = -1 if known is None else known.epoch
         same = known is not None and known.position.get("plan", "") == maintenance.fingerprint
+        if known is not None:
+            maintenance.recall(known.position)
         self.reflects: dict[str, int] = dict(known.position["reflects"]) if known is not None and same else {}
         """Version of each input that the committed content reflects, by entry id."""
         self._failed_at: dict[str, int] | None = {}
@@ -168,6 +197,11 @@ class ViewRunner(Runner):
                 raise self.board.timed_out("did not catch up in time")
             self._loop.wake()
             self.board.wait_for_news(0.1)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it can't be computed anew: rows that it was computed from are gone."""
+        return self._maintenance.forgets
 
     def forget_what_it_reflects(self) -> None:
         """Have the view computed anew, as if all its inputs had changed."""
@@ -230,6 +264,7 @@ class ViewRunner(Runner):
         rows = self._rows_in(part)
         self.board.work.add("commit", Stage(1, rows, seconds))
         self._number += 1
+        self._maintenance.settle()
         self.reflects = dict(at)
         self.board.count(rows)
         self.caught_up()
@@ -244,7 +279,7 @@ class ViewRunner(Runner):
 
     def _part(self, writes: Sequence[tuple[Table, Write]], at: Mapping[str, int]) -> Part:
         epoch = Epoch(self.entry.id, self._number + 1)
-        position = {"reflects": dict(at), "plan": self._maintenance.fingerprint}
+        position = {"reflects": dict(at), "plan": self._maintenance.fingerprint, **self._maintenance.remembered}
         return Part(writes, epoch, position, reads=dict(at) if self._maintenance.follows else {})
 
     def _rows_in(self, part: Part) -> int:
