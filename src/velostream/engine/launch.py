@@ -34,6 +34,7 @@ from velostream.engine.maintain.groups import GroupTables
 from velostream.engine.maintain.kept_streams import KeptStreamRunner, Lateness, kept_stream_schema
 from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.once import BoundedInput, OnceRunner
+from velostream.engine.maintain.outgoing import OutgoingChanges
 from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.refresh import Refresh
 from velostream.engine.maintain.streamed import GroupsConsumer
@@ -263,6 +264,8 @@ class Launcher:
     ) -> list[Entry]:
         """A continuous INSERT INTO a table, a memory feed or a sink."""
         options = query_options(given)
+        if bound.driving is None and not isinstance(target, Entry):
+            return self._launch_outgoing(entry, bound, given, target)
         tables = self.attach_tables(bound)
         parts, windowed = self._appending_parts(entry, bound, tables, options), bound.plan.map is None
         if isinstance(target, Entry):
@@ -284,6 +287,17 @@ class Launcher:
 
             self._run(self._ingest_runner(entry, bound, into_sink))
         return self._reads(bound, tables)
+
+    def _launch_outgoing(
+        self, entry: Entry, bound: BoundQuery, given: tuple[OptionValue, ...], target: SourceRef
+    ) -> list[Entry]:
+        """The changes of a query over tables into a sink."""
+        options = query_options(given)
+        sink = self.book.open_sink(target, given, bound.schema, changes=True)
+        view = self.part(bound, options, entry)
+        gate = Gate([self.context.board(view)], gate_policy(options))
+        self._run(OutgoingChanges(self.context, entry, view=view, sink=sink, gate=gate, on_written=self.wake))
+        return [view]
 
     def launch_changes(self, entry: Entry, changes: Sequence[StreamChange]) -> list[Entry]:
         """Statements over one stream that change tables, as one query; gives the entries they read."""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from velostream import plugins
 from velostream.engine.table_sink import TableSink, table_sink
-from velostream.errors import NotFoundError
+from velostream.errors import NotFoundError, UnsupportedError
 from velostream.model.options import COPIED, SYSTEM_COLUMNS, Option, expand_environment
 from velostream.model.schema import Schema
 from velostream.plugins import Group
@@ -61,8 +61,13 @@ class SourceBook:
         source: Source = kind(replace(spec, uri=uri))
         return source
 
-    def open_sink(self, reference: SourceRef, options: Iterable[OptionValue], schema: Schema) -> Sink:
-        """The sink a target URI stands for, checked against the rows it will get."""
+    def open_sink(
+        self, reference: SourceRef, options: Iterable[OptionValue], schema: Schema, *, changes: bool = False
+    ) -> Sink:
+        """The sink a target URI stands for, checked against the rows it will get: of a view that changes, or new ones.
+
+        Refuses changes into a kind that can't take them.
+        """
         kind: Any = table_sink(reference.kind) if reference.kind not in plugins.names(Group.SINKS) else None
         try:
             kind = kind or plugins.load(Group.SINKS, reference.kind)
@@ -71,6 +76,8 @@ class SourceBook:
             raise NotFoundError(
                 f'sink kind "{reference.kind}" is not installed', detail=f"known kinds: {known}", code="unknown-sink"
             ) from error
+        if changes and not kind.capabilities.changes:
+            raise UnsupportedError.capability(reference.kind, "changes")
         address, parameters = (reference.uri, ()) if kind.keeps_parameters else uri_parameters(reference.uri)
         taken = (o for o in options if any(option.covers(o.name) for option in kind.options))
         values = {o.name: o.value for o in (*parameters, *taken, *reference.options)}
@@ -78,7 +85,7 @@ class SourceBook:
             values[_SPOOL] = str(self.memory_folder(memory_name(address)))
         # A table takes variables itself, once it has taken the address apart.
         uri = address if kind.keeps_parameters or issubclass(kind, TableSink) else expand_environment(address)
-        sink: Sink = kind(SinkSpec(reference.kind, uri, values))
+        sink: Sink = kind(SinkSpec(reference.kind, uri, values, changes=changes))
         sink.open(schema)
         return sink
 

@@ -34,7 +34,7 @@ def subscribe(
     pin = context.sequence.pin() if since is None else None
     try:
         if pin is not None:
-            first = _content(table, pin.sequence)
+            first = content_of(table, pin.sequence)
             position = pin.sequence
             if first.arrow.num_rows:
                 yield first
@@ -60,7 +60,7 @@ def subscribe(
             pin.release()
 
 
-def _content(table: MemoryTable, sequence: int) -> ChangeBatch:
+def content_of(table: MemoryTable, sequence: int) -> ChangeBatch:
     """The whole table as of a commit number, as additions."""
     snapshot = table.snapshot(sequence)
     rows = snapshot.scan()

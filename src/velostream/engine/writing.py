@@ -152,14 +152,17 @@ class TableWriter:
             raise refused_in_transaction(statement, "it writes to where nothing can be rolled back")
         if statement.upsert:
             raise NotExecutableError.statement("UPSERT into a URI", text=statement.text)
-        plan, lens = self._plan(present(statement.query), statement)
+        query = present(statement.query)
+        plan, lens = self._plan(query, statement)
         bound = self._launcher.binder.bind(
-            present(statement.query),
+            query,
             options=statement.options,
             text=statement.text,
-            continuous=_follows(plan),
+            continuous=_follows(plan) or query.emit is st.Emit.CHANGES,
             distinct_names=False,
         )
+        if bound.driving is None and query.emit is st.Emit.CHANGES:
+            return Result.done(f'query "{self._definitions.insert(statement, sink_name, bound)}" started')
         if bound.driving is not None:
             _refuse_aggregate(bound.plan, statement)
             return Result.done(f'query "{self._definitions.insert(statement, sink_name, bound)}" started')

@@ -21,6 +21,8 @@ class SinkCapabilities:
     idempotent: bool = False
     """A repeated epoch leaves the same output as one (else a crash may repeat a batch: at-least-once)."""
     guarantee: str = "at-least-once"
+    changes: bool = False
+    """Takes the changes of a view (`SinkSpec.changes`): follows rows that change or leave, by their key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ class SinkSpec:
     kind: str
     uri: str
     options: Mapping[str, str] = field(default_factory=dict)
+    changes: bool = False
+    """The rows come with `_change`, +1 for one that is there now and -1 for one that is gone: the net change from one
+    state of a view to another. `open` is given the columns without it."""
 
 
 class Sink(ABC):

@@ -2,7 +2,7 @@
 
 The columns `_key`, `_headers` and `_timestamp` become those of the message, all others are its value. Without `_key`
 the message's key is made of the columns of the option `key`, else of the key of the rows: the text of one column, a
-JSON object of several.
+JSON object of several. Changes of a view become the newest value of each key, and a tombstone for a key that is gone.
 
 A batch's epoch is the offset that a consumer group, named after the writer, commits in the same transaction. So it is
 there with the messages or not at all, and a batch that is repeated after a crash is known by it.
@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from velostream.errors import SourceError, StoreError, TableError
+from velostream.errors import SourceError, StoreError, TableError, UnsupportedError
 from velostream.formats.json import json_column
 from velostream.formats.options import RECORD_OPTIONS, format_settings
 from velostream.formats.registry import RECORD_NAMES, record_format
-from velostream.model.change import Epoch
+from velostream.model.change import CHANGE, Epoch
 from velostream.model.kafka import CLIENT_OPTIONS, TOPIC_OPTIONS, TopicAddress, TopicClient
 from velostream.model.options import Option, OptionType
 from velostream.model.rows import json_text
@@ -42,6 +44,10 @@ _OF_MESSAGE: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
     _TIMESTAMP: ("TIMESTAMP", pa.types.is_timestamp),
 }
 """Columns that become parts of the message other than its value: what they hold."""
+_MessageKey = bytes | str | None
+_Headers = list[tuple[str, str | bytes | None]] | None
+_Message = tuple[Any, _MessageKey, _Headers, int]
+"""Value, key, headers, timestamp."""
 _TRANSACTION_SECONDS = 60
 _QUEUE_SECONDS = 1.0
 _PREFERRED = {
@@ -58,7 +64,7 @@ class KafkaSink(Sink):
     """One topic. Delivery guarantee: exactly-once for readers of committed records."""
 
     kind = "kafka"
-    capabilities = SinkCapabilities(idempotent=True, guarantee="exactly-once")
+    capabilities = SinkCapabilities(idempotent=True, guarantee="exactly-once", changes=True)
     options = (
         Option("format", "how to write messages", OptionType.CHOICE, "json", RECORD_NAMES),
         *RECORD_OPTIONS,
@@ -84,6 +90,8 @@ class KafkaSink(Sink):
             expected, fits = _OF_MESSAGE.get(column.name, ("", None))
             if fits is not None and not fits(column.type):
                 raise TableError.wrong_type(self._address.topic, column.name, expected=expected, got=column.sql_type)
+        if self.spec.changes:
+            self._check_keys(schema)
         self._format.encode(_values(schema.arrow.empty_table()))
         with self._as_store():
             if self.settings.boolean("topic.create.if.missing"):
@@ -93,8 +101,7 @@ class KafkaSink(Sink):
     def write(self, rows: pa.Table, epoch: Epoch) -> None:
         if not rows.num_rows:
             return
-        values = self._format.encode(_values(rows)).to_pylist()
-        messages = zip(values, self._keys(rows), _headers(rows), _timestamps(rows), strict=True)
+        messages = self._changes(rows) if self.spec.changes else self._messages(rows, self._keys(rows))
         with self._as_store():
             writer = self._writers.get(epoch.writer)
             if writer is None:
@@ -112,16 +119,44 @@ class KafkaSink(Sink):
         self._writers.clear()
         self._client.close()
 
-    def _keys(self, rows: pa.Table) -> Sequence[bytes | str | None]:
+    def _check_keys(self, schema: Schema) -> None:
+        """A message speaks for the row of its key, so no two rows may have one in common."""
+        names = (_KEY,) if _KEY in schema.names else self._key
+        if schema.key and set(schema.key) <= set(names):
+            return
+        known = f"messages are known by {', '.join(names)}, rows by {', '.join(schema.key)}"
+        raise UnsupportedError(
+            f'topic "{self._address.topic}" can\'t be told which rows change or leave',
+            detail=known if schema.key else "the query gives rows without a key",
+            hint="give it one: SELECT id PRIMARY KEY, …; the option key names all of its columns, or is left out",
+            code="unsupported-capability",
+        )
+
+    def _changes(self, rows: pa.Table) -> Iterator[_Message]:
+        """The newest value of each key, and nothing for keys that are gone."""
+        added = pc.greater(rows[CHANGE], 0)
+        present = rows.filter(added).drop_columns([CHANGE])
+        keys = self._keys(present)
+        gone = dict.fromkeys(self._keys(rows.filter(pc.invert(added))))
+        for key in keys:
+            gone.pop(key, None)
+        return chain(((None, key, None, 0) for key in gone), self._messages(present, keys))
+
+    def _messages(self, rows: pa.Table, keys: Sequence[_MessageKey]) -> Iterator[_Message]:
+        values = self._format.encode(_values(rows)).to_pylist()
+        return zip(values, keys, _headers(rows), _timestamps(rows), strict=True)
+
+    def _keys(self, rows: pa.Table) -> Sequence[_MessageKey]:
         names = (_KEY,) if _KEY in rows.column_names else self._key
         if len(names) > 1:
             return [json_text(record) for record in rows.select(list(names)).to_pylist()]
         if not names:
             return [None] * rows.num_rows
         values = rows[names[0]]
-        keys: list[bytes | str | None] = (
-            values if pa.types.is_binary(values.type) else json_column(values)
-        ).to_pylist()
+        keys: list[_MessageKey] = (values if pa.types.is_binary(values.type) else json_column(values)).to_pylist()
+        if self.spec.changes:
+            # A group of NULL is a row like others, and only a message with a key can speak for it.
+            return [json_text({names[0]: None}) if key is None else key for key in keys]
         return keys
 
     @contextmanager
@@ -148,7 +183,7 @@ class _Writer:
             self._producer.init_transactions(2 * client.timeout_seconds)
             self._group: Consumer = client.consumer({"group.id": self._name, "isolation.level": "read_committed"})
 
-    def write(self, messages: Iterator[Any], number: int) -> None:
+    def write(self, messages: Iterator[_Message], number: int) -> None:
         """One transaction with the messages and the number, unless one has been committed already."""
         from confluent_kafka import TopicPartition
 
@@ -170,7 +205,7 @@ class _Writer:
     def close(self) -> None:
         self._group.close()
 
-    def _send(self, messages: Iterator[Any]) -> None:
+    def _send(self, messages: Iterator[_Message]) -> None:
         topic = self._client.address.topic
         for value, key, headers, timestamp in messages:
             while True:
@@ -187,10 +222,10 @@ def _values(rows: pa.Table) -> pa.Table:
     return rows.select([name for name in rows.column_names if name not in _OF_MESSAGE])
 
 
-def _headers(rows: pa.Table) -> list[list[tuple[str, str | None]] | None]:
+def _headers(rows: pa.Table) -> list[_Headers]:
     if _HEADERS not in rows.column_names:
         return [None] * rows.num_rows
-    found: list[list[tuple[str, str | None]] | None] = rows[_HEADERS].to_pylist()
+    found: list[_Headers] = rows[_HEADERS].to_pylist()
     return found
 
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from velostream.errors import Category, NotFoundError, StoreError, TableError
 from velostream.model.change import Epoch
@@ -108,6 +109,21 @@ def test_system_columns_go_where_they_come_from(topic):
     )
     written(topic, rows)
     assert messages(topic, "_key", "_headers", "_timestamp", "value") == [("k", [("trace", "7")], at, '{"n":1}')]
+
+
+def test_changes_are_the_newest_value_of_a_key_or_its_end(topic):
+    rows = pa.table(
+        {"id": [1, 1, 2, 3, None], "v": [1, 2, 3, 4, 5], "_change": pa.array([-1, 1, -1, 1, -1], pa.int8())}
+    )
+    sink = KafkaSink(SinkSpec("kafka", topic, changes=True))
+    sink.open(Schema.from_arrow(rows.schema.remove(2)).with_key(["id"]))
+    sink.write(rows, Epoch("query", 0))
+    sink.close()
+    client = Consumer({"bootstrap.servers": KafkaService.shared().brokers, "group.id": "test"})
+    client.assign([TopicPartition(topic.rpartition("/")[2], 0, 0)])
+    found = [(message.key(), message.value()) for message in client.consume(4, timeout=30)]
+    client.close()
+    assert found == [(b"2", None), (b'{"id":null}', None), (b"1", b'{"id":1,"v":2}'), (b"3", b'{"id":3,"v":4}')]
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
