@@ -95,7 +95,8 @@ def test_work_of_a_query_is_shown_by_stages(connection):
     connection.execute("INSERT INTO prices VALUES (1, 10), (2, 20)")
     connection.memory("orders").append([{"id": n, "sku": n % 4} for n in range(8)])
     connection.execute(
-        "CREATE TABLE priced AS SELECT o.id, p.price FROM memory://orders o LEFT JOIN prices p ON o.sku = p.sku"
+        "CREATE TABLE priced AS SELECT o.id, p.price, prices.price AS was FROM memory://orders o "
+        "LEFT JOIN prices p ON o.sku = p.sku LEFT JOIN prices ON prices.sku = o.id"
     )
     connection.drain("priced", timeout=120)
     result = connection.execute("EXPLAIN ANALYZE QUERY priced")
@@ -107,6 +108,7 @@ def test_work_of_a_query_is_shown_by_stages(connection):
         assert batches >= 1
         assert rows == 8
         assert seconds > 0
-    assert stages['lookup in "prices"'] == (None, 8, None, "50.0% found")
+    assert stages['lookup in "prices" as p'] == (None, 8, None, "50.0% found")
+    assert stages['lookup in "prices"'] == (None, 8, None, "25.0% found")
     with pytest.raises(NotFoundError, match="prices"):
         connection.execute("EXPLAIN ANALYZE QUERY prices")

@@ -41,14 +41,14 @@ class Measurements:
         self._stages: dict[str, Stage] = {}
         self._lookups: dict[str, Callable[[], Hits]] = {}
 
-    def watch_lookup(self, table: str, hits: Callable[[], Hits]) -> None:
-        """Have the lookups in a table told by whoever counts them."""
+    def watch_lookup(self, where: str, hits: Callable[[], Hits]) -> None:
+        """Have the lookups of one join told by whoever counts them; `where` is the table under its alias."""
         with self._lock:
-            self._lookups[table] = hits
+            self._lookups[where] = hits
 
     def lookups(self) -> dict[str, Hits]:
         with self._lock:
-            return {table: hits() for table, hits in self._lookups.items()}
+            return {where: hits() for where, hits in self._lookups.items()}
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[Step]:

@@ -107,7 +107,9 @@ class BatchTransformation:
         if self._work is not None and self._plan.stages is not None and not self._tallies:
             for lookup in self._plan.stages.lookups:
                 tally = self._tallies[lookup.prefix] = LookupTally.of(session)
-                self._work.watch_lookup(self._tables[lookup.input].name, tally.hits)
+                name = self._tables[lookup.input].name
+                alias = "" if lookup.alias.lower() == name.lower() else f" as {lookup.alias}"
+                self._work.watch_lookup(f'"{name}"{alias}', tally.hits)
         return self._tallies
 
     def _table_of(self, lookup: Lookup, at: int) -> LookupTable:

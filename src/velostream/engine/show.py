@@ -78,9 +78,9 @@ class Shower:
             for stage, done in board.work.stages().items():
                 each = f"{done.seconds / done.times * 1000:.1f} ms each" if done.times else None
                 rows.append((behind + stage, done.times, done.rows, round(done.seconds, 6), each))
-            for table, hits in board.work.lookups().items():
+            for where, hits in board.work.lookups().items():
                 rate = f"{hits.found / hits.looked_up:.1%} found" if hits.looked_up else None
-                rows.append((f'{behind}lookup in "{table}"', None, hits.looked_up, None, rate))
+                rows.append((f"{behind}lookup in {where}", None, hits.looked_up, None, rate))
         figures = {**self.counters(entry), **self.gauges(entry)}
         rows += [(name, None, number, None, None) for name, number in figures.items()]
         rate = "" if status.rows_per_second is None else f", {status.rows_per_second:.0f} rows per second"

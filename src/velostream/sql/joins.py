@@ -112,6 +112,7 @@ class _Planner:
                     joined.prefix,
                     _access(joined, pairs),
                     as_of.get(joined.prefix),
+                    joined.alias,
                 )
                 for (joined, outer, _), pairs in zip(lookups, keys, strict=True)
             ),

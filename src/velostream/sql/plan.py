@@ -138,6 +138,8 @@ class Lookup:
     """`key` or `index`, for EXPLAIN."""
     as_of: AsOf | None = None
     """None: every row that the key finds."""
+    alias: str = ""
+    """What the query calls the table there; one that is joined twice has two."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def general(view):
 
 def test_an_inner_join_looks_up_by_key(stages):
     found = stages("SELECT o.id, p.price * 2 AS twice FROM orders o JOIN prices p ON o.sku = p.sku WHERE p.price > 1")
-    assert found.lookups == (Lookup("in_1", False, (KeyPair("`sku`", "sku"),), ("price",), "l0_", "key"),)
+    assert found.lookups == (Lookup("in_1", False, (KeyPair("`sku`", "sku"),), ("price",), "l0_", "key", alias="p"),)
     assert found.sql == "SELECT stage.`id` AS `id`, stage.`l0_price` * 2 AS twice FROM stage WHERE stage.`l0_price` > 1"
 
 
