@@ -58,6 +58,7 @@ def test_an_enriched_aggregate_equals_batch_though_the_broker_goes_away(broker, 
     expected = sorted((category, counts[category], totals[category]) for category in counts)
     eventually(lambda: rows(connection, "SELECT * FROM totals") == expected, seconds=30, what="the rest of the orders")
     assert connection.status("totals").state is State.READY
+    assert (connection.status("totals").percent, connection.status("totals").eta) == (100.0, 0.0)
 
 
 def test_a_copied_topic_holds_the_newest_value_of_each_key(broker, connection, monkeypatch):  # B43

@@ -98,6 +98,7 @@ class Consumer(ABC):
         self.number = -1 if known is None else known.epoch
         self.ready_at: Offset | None = None
         """The end of what the source held when the consumer was first ready to run; reaching it means ready."""
+        self._expected_rows = self._rows_left = 0
         self.dead = False
         self.projection: Projection | None = None
         """Of a statement so simple that it can share a Spark query with others."""
@@ -144,6 +145,17 @@ class Consumer(ABC):
 
     def close(self) -> None:
         """Give back what is held; called once, after the last batch."""
+
+    def load_until(self, end: Offset, *, rows: int | None) -> None:
+        """What the source holds now ends there; about so many rows, where that is known."""
+        self.ready_at = end
+        if rows:
+            self._expected_rows = self._rows_left = rows
+            self.board.track(lambda: 1 - self._rows_left / self._expected_rows)
+
+    def rows_left(self, rows: int | None) -> None:
+        """About so many of them are still to be read."""
+        self._rows_left = rows or 0
 
     def became_ready(self) -> None:
         """The position has reached what the source held at the start."""
@@ -269,7 +281,8 @@ class Ingest:
         moved = False
         for consumer in active:
             if consumer.ready_at is None:
-                consumer.ready_at = self.source.latest_offset(consumer.position)
+                end = self.source.latest_offset(consumer.position)
+                consumer.load_until(end, rows=self.source.expected_rows(consumer.position, end))
                 self._settle(consumer)
         for consumer in active:
             intent = consumer.intended()
@@ -451,8 +464,11 @@ class Ingest:
         """Show where the consumer stands: loading until it has reached what was there at its start."""
         if consumer.dead:
             return
-        if consumer.ready_at is not None and self.source.reached(consumer.position, consumer.ready_at):
-            if consumer.board.state is not State.READY:
-                consumer.became_ready()
-        elif consumer.board.state is not State.LOADING:
+        if consumer.ready_at is not None:
+            if self.source.reached(consumer.position, consumer.ready_at):
+                if consumer.board.state is not State.READY:
+                    consumer.became_ready()
+                return
+            consumer.rows_left(self.source.expected_rows(consumer.position, consumer.ready_at))
+        if consumer.board.state is not State.LOADING:
             consumer.board.become(State.LOADING)

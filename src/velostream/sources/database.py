@@ -1,6 +1,7 @@
 """Databases as sources: what is read of them, and in which of their ways it is kept up to date.
 
-A kind of database gives a `DatabaseDriver`; all else is here and in `polling.py`. What was asked decides the way:
+A kind of database gives a `DatabaseDriver`; all else is here, in `bulk.py` and in `polling.py`. What was asked decides
+the way:
 
 - nothing: the rows are read once;
 - `incremental.column`, with or without `poll.query`: rows with newer values are asked for again and again;
@@ -198,6 +199,10 @@ class DatabaseDriver(ABC):
         """A condition for all the rows for which `at_least` doesn't hold."""
         name = self.quote(column)
         return f"({name} < {marker} OR {name} IS NULL)"
+
+    def orders(self, type_: pa.DataType) -> bool:
+        """Whether the database brings numbers or times of a column into the order that they have for us."""
+        return True
 
     def selected(self, columns: Sequence[str]) -> str:
         """What stands behind SELECT for these columns, each under its name; for none named, all."""

@@ -19,11 +19,11 @@ import pyarrow as pa
 from velostream.errors import Category, OptionError, SourceError
 from velostream.model.schema import Schema
 from velostream.sources.base import Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.bulk import Bulk, with_sign
 from velostream.sources.capture import place_written, refuse_what_a_log_ignores
 from velostream.sources.database import ReadingMode
 from velostream.sources.mongodb_driver import SNAPSHOT_GONE, moment_of, read_concern, text_of
 from velostream.sources.mongodb_values import ID, Document, changes_of
-from velostream.sources.polling import Bulk, with_sign
 
 if TYPE_CHECKING:
     from velostream.sources.mongodb import MongodbSource

@@ -26,7 +26,8 @@ class MysqlSource(DatabaseSource):
     kind: ClassVar[str] = "mysql"
     takes_variables: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        *DATABASE_OPTIONS,
+        # Sessions can't share what they see, so a table of one moment is read by one of them.
+        *(option for option in DATABASE_OPTIONS if option.name != "parallel.readers"),
         *(option for option in SERVER_OPTIONS if option.name != "read.replica.url"),
         *SSL_OPTIONS,
         Option("query.timeout", "how long a statement may take", OptionType.DURATION),

@@ -20,6 +20,7 @@ from velostream.model.conform import TimeRules, conform
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.sources.base import BadRecord, Offset, OnBad, Partition
+from velostream.sources.bulk import with_sign
 from velostream.sources.capture import (
     ChangedRows,
     LogCapture,
@@ -32,7 +33,6 @@ from velostream.sources.mysql_events import UntoldError
 from velostream.sources.mysql_log import LogPiece, LogPosition, MysqlLog
 from velostream.sources.mysql_table import CapturedTable, captured_table
 from velostream.sources.mysql_types import column_of_log
-from velostream.sources.polling import with_sign
 
 if TYPE_CHECKING:
     from velostream.sources.mysql import MysqlSource

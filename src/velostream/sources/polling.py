@@ -1,9 +1,8 @@
-"""Databases read once, read again and again, or asked for rows with newer values of a column."""
+"""Databases read again and again, or asked for rows with newer values of a column."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velostream.errors import OptionError, present
-from velostream.model.change import CHANGE, ORIGIN, JsonValue, signed
+from velostream.model.change import ORIGIN, JsonValue, signed
 from velostream.model.duration import parse_duration
 from velostream.model.schema import Schema
-from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, SourceCapabilities
-from velostream.sources.database import DatabaseSession, ReadingMode, Statement
+from velostream.sources.base import BadRecord, Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.bulk import Bulk, OneReading, with_sign
+from velostream.sources.database import ReadingMode, Statement
 
 if TYPE_CHECKING:
     from velostream.sources.database import DatabaseSource
@@ -42,128 +42,6 @@ def polling_mode(source: DatabaseSource) -> ReadingMode:
     if settings.boolean("watch") or "poll.interval" in settings:
         return RepeatedReading(source)
     return OneReading(source)
-
-
-class Bulk:
-    """What a database holds at one moment, in parts that several can read."""
-
-    def __init__(self, source: DatabaseSource) -> None:
-        self._source = source
-        self._holder: DatabaseSession | None = None
-        """Keeps the moment readable for the others."""
-        self._until: float | None = None
-        """When the last load that was begun has to end."""
-
-    def begin(self, *, snapshot: str | None = None) -> DatabaseSession:
-        """A session whose state all parts of the next `partitions` will be of: a new one, or one of that name."""
-        self.close()
-        self._holder = self._source.driver.open(snapshot=snapshot, shared=True)
-        return self._holder
-
-    def partitions(
-        self,
-        *,
-        conditions: Sequence[str] = (),
-        values: Sequence[JsonValue] = (),
-        whole: bool = False,
-        replaces: bool = False,
-        begun: bool = False,
-    ) -> list[Partition]:
-        """All rows for which the conditions hold, `whole` in one part; as of a new moment, or of one that has `begun`.
-
-        They can be read until `close` or the next moment.
-        """
-        if not begun:
-            # What is held may be of an attempt that lost its server.
-            self.close()
-        # What replaces all that was there is no load, and is read whole.
-        limit = self._source.selection.limit if replaces else self.limit
-        held = self._holder is not None
-        holder = self._holder or self.begin()
-        parts: Sequence[str] = ()
-        if self._source.selection.order_by is None and limit is None and not replaces | whole:
-            readers = self._source.settings.integer("parallel.readers") or 1
-            parts = holder.parts(self._source.selection, readers)
-        snapshot = holder.snapshot
-        if not held and not parts:
-            # One reader sees one state by itself.
-            self.close()
-            snapshot = None
-        longest = None if replaces else self._source.settings.duration("loading.bulk.max_duration")
-        self._until = None if longest is None else time.time() + longest.total_seconds()
-        shared: dict[str, JsonValue] = {
-            "snapshot": snapshot,
-            "values": list(values),
-            "whole": whole,
-            "limit": limit,
-            "until": self._until,
-        }
-        return [
-            Partition({"bulk": {**shared, "conditions": [*conditions, *part]}}, replaces=replaces)
-            for part in ([[part] for part in parts] or [[]])
-        ]
-
-    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, without a sign."""
-        payload = partition.payload["bulk"]
-        source = self._source
-        session = source.driver.open(snapshot=payload["snapshot"])
-        try:
-            statement = source.driver.select(
-                replace(source.selection, limit=payload["limit"]),
-                source.columns_of(schema),
-                conditions=payload["conditions"],
-                values=payload["values"],
-            )
-            for batch in session.rows(statement, schema, on_bad, size=source.settings.integer("fetch.size") or 1):
-                yield batch
-                if payload["until"] is not None and time.time() > payload["until"]:
-                    self.warn_if_cut_short()
-                    return
-        finally:
-            session.close()
-
-    def warn_if_cut_short(self) -> None:
-        """Say so where the time for the load is up: whoever read it, in whatever process, has stopped then."""
-        warning = "loading was ended by loading.bulk.max_duration; rows may be missing"
-        if self._until is not None and time.time() > self._until and warning not in self._source.warnings:
-            self._source.warnings += (warning,)
-
-    @property
-    def limit(self) -> int | None:
-        """Most rows to load."""
-        most = self._source.settings.integer("loading.bulk.max_records")
-        return min((n for n in (self._source.selection.limit, most) if n is not None), default=None)
-
-    def close(self) -> None:
-        holder, self._holder = self._holder, None
-        if holder is not None:
-            holder.close()
-
-
-class OneReading(ReadingMode):
-    """Read once. Its offsets are None and, when everything was read, True."""
-
-    capabilities = SourceCapabilities()
-
-    def __init__(self, source: DatabaseSource) -> None:
-        self._bulk = Bulk(source)
-
-    def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
-        return True
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
-        return self._bulk.partitions()
-
-    def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
-        return self._bulk.read(partition, schema, on_bad)
-
-    def commit(self, end: Offset) -> None:
-        self._bulk.warn_if_cut_short()
-        self._bulk.close()
-
-    def close(self) -> None:
-        self._bulk.close()
 
 
 class RepeatedReading(ReadingMode):
@@ -233,6 +111,20 @@ class _Look:
     bad: tuple[BadRecord, ...]
 
 
+@dataclass(frozen=True)
+class _Found:
+    """All that a look came by, those rows included that were seen before."""
+
+    rows: pa.Table
+    fresh: list[int]
+    """Where in them those are that were not."""
+    origins: list[str]
+    """Of the fresh ones."""
+    unseen: tuple[BadRecord, ...]
+    digests: set[str]
+    is_complete: bool
+
+
 class IncrementalPolling(ReadingMode):
     """Rows with newer values of a column are asked for again and again; rows that are deleted go unnoticed.
 
@@ -240,11 +132,15 @@ class IncrementalPolling(ReadingMode):
     a row in twice changes nothing: it replaces the one of its key, or without a key the one that had all the same
     values. Which rows were seen is remembered in memory, so that a look that finds nothing new costs no commit.
 
-    An offset has the `last` value, the number of `looks` that found something, and without a load also the `floor`: the
-    last value at the start, and what isn't above it is never taken in.
+    What is newer is taken in the order of the column, so that a look may end when it has found enough and the next one
+    goes on behind it; where the database orders values otherwise than we do, a look takes all there is.
+
+    An offset has the `last` value, the number of `looks` that found something and were complete, of one that was not
+    which `part` of the next it is, and without a load also the `floor`: the last value at the start, and what isn't
+    above it is never taken in.
     """
 
-    capabilities = SourceCapabilities(emits=Emits.UPSERTS, incremental=True, follows=True)
+    capabilities = SourceCapabilities(emits=Emits.UPSERTS, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
 
     def __init__(self, source: DatabaseSource) -> None:
         self._source = source
@@ -252,32 +148,63 @@ class IncrementalPolling(ReadingMode):
         self._column = str(source.settings.text("incremental.column"))
         self._query = source.settings.text("poll.query")
         self._look: _Look | None = None
-        self._remembered: dict[int, set[str]] = {}
-        """Digests of the rows within the overlap, by the number of looks that their position is after."""
+        self._remembered: dict[tuple[int, int], set[str]] = {}
+        """Digests of the rows within the overlap, by the looks and the part that their position is after."""
 
     def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
         if start is None:
             return self._first()
         schema = self._schema()
+        seen = self._remembered.get(_mark(start), set())
+        found = self._find(start, schema, seen, most=max_rows if self._may_end_early(schema) else None)
+        if not found.fresh and not found.unseen and found.is_complete and "part" not in start:
+            return start
+        end = {name: value for name, value in start.items() if name != "part"}
+        end |= {"last": self._newest(found.rows, start, schema)}
+        end |= {"looks": start["looks"] + 1} if found.is_complete else {"part": start.get("part", 0) + 1}
+        self._remembered = {_mark(start): seen, _mark(end): found.digests}
+        self._look = _Look(start, end, found.rows.take(pa.array(found.fresh, pa.int64())), found.origins, found.unseen)
+        return end
+
+    def _find(self, start: Any, schema: Schema, seen: set[str], *, most: int | None) -> _Found:
+        """The rows after a position, with those of the overlap; not many more than `most` of those not seen yet."""
+        statement = self._newer(start, schema, in_order=most is not None)
+        size = self._fetch_size if most is None else min(self._fetch_size, most)
         bad: list[BadRecord] = []
+        batches: list[pa.RecordBatch] = []
+        counts: dict[str, int] = {}
+        origins: list[str] = []
+        fresh: list[int] = []
+        is_complete = True
         session = self._source.driver.open()
         try:
-            rows = _table(session.rows(self._newer(start, schema), schema, bad.append, size=self._fetch_size), schema)
+            for batch in session.rows(statement, schema, bad.append, size=size):
+                rows = self._above_floor(pa.Table.from_batches([batch]), start, schema)
+                digests = _digests(rows, counts)
+                fresh += [len(origins) + index for index, digest in enumerate(digests) if digest not in seen]
+                origins += digests
+                batches += rows.to_batches()
+                if most is not None and len(fresh) >= most:
+                    is_complete = False
+                    break
         finally:
             session.close()
-        rows = self._above_floor(rows, start, schema)
-        digests = _digests(rows)
-        seen = self._remembered.get(start["looks"], set())
-        fresh = [index for index, digest in enumerate(digests) if digest not in seen]
         refused = {_digest_of(record.raw): record for record in bad}
-        unseen = tuple(record for digest, record in refused.items() if digest not in seen)
-        if not fresh and not unseen:
-            return start
-        end = start | {"last": self._newest(rows, start, schema), "looks": start["looks"] + 1}
-        self._remembered = {start["looks"]: seen, end["looks"]: {*digests, *refused}}
-        origins = [digests[index] for index in fresh]
-        self._look = _Look(start, end, rows.take(pa.array(fresh, pa.int64())), origins, unseen)
-        return end
+        return _Found(
+            _table(iter(batches), schema),
+            fresh,
+            [origins[index] for index in fresh],
+            tuple(record for digest, record in refused.items() if digest not in seen),
+            {*origins, *refused},
+            is_complete,
+        )
+
+    def _may_end_early(self, schema: Schema) -> bool:
+        """Whether what comes in the column's order comes in ours."""
+        type_ = schema.column(self._column).type
+        known = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+        known = known or pa.types.is_timestamp(type_) or pa.types.is_date(type_)
+        return known and self._source.driver.orders(type_)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
         if start is not None:
@@ -357,7 +284,7 @@ class IncrementalPolling(ReadingMode):
             rows = _table(session.rows(near, schema, _ignore, size=self._fetch_size), schema)
         finally:
             session.close()
-        self._remembered = {0: set(_digests(rows))}
+        self._remembered = {_mark(first): set(_digests(rows, {}))}
         return first
 
     def _read_bulk(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
@@ -367,7 +294,7 @@ class IncrementalPolling(ReadingMode):
         batches = self._bulk.read(bound, schema, on_bad)
         if bulk["whole"]:
             rows = _table(batches, schema)
-            yield from _upserted(rows, schema, _digests(rows))
+            yield from _upserted(rows, schema, _digests(rows, {}))
             return
         place = uuid.uuid4().hex
         for number, batch in enumerate(batches):
@@ -375,21 +302,24 @@ class IncrementalPolling(ReadingMode):
             origins = [] if schema.key else [f"{place}-{number}-{index}" for index in range(batch.num_rows)]
             yield from _upserted(rows, schema, origins)
 
-    def _newer(self, start: Any, schema: Schema) -> Statement:
+    def _newer(self, start: Any, schema: Schema, *, in_order: bool = False) -> Statement:
         """The rows after a position, with those of the overlap."""
         driver, column = self._source.driver, schema.column(self._column)
         columns = self._source.columns_of(schema)
+        order = driver.quote(column.name) if in_order else None
+        everything = replace(self._source.selection.unlimited, order_by=order)
         if start["last"] is None:
-            return driver.select(self._source.selection.unlimited, columns)
+            return driver.select(everything, columns)
         reach = self._back(_value(start["last"], column.type))
         if "floor" in start:
             reach = max(reach, _value(start["floor"], column.type))
         since = driver.bindable(reach, column.type)
         if self._query is not None:
-            return driver.select(self._source.selection.for_query(self._query, {"last": since}), columns)
+            asked = self._source.selection.for_query(self._query, {"last": since})
+            return driver.select(replace(asked, order_by=order), columns)
         marker = driver.marker(len(driver.relation(self._source.selection).values))
         condition = driver.at_least(column.name, marker)
-        return driver.select(self._source.selection.unlimited, columns, conditions=[condition], values=[since])
+        return driver.select(everything, columns, conditions=[condition], values=[since])
 
     def _above_floor(self, rows: pa.Table, start: Any, schema: Schema) -> pa.Table:
         """Compared here: a database may keep its times as texts, and a query may reach below."""
@@ -436,11 +366,6 @@ def _upserted(rows: pa.Table, schema: Schema, origins: list[str]) -> Iterator[pa
     yield from rows.to_batches()
 
 
-def with_sign(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows that are there."""
-    return batch.append_column(pa.field(CHANGE, pa.int8()), pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
-
-
 def _ignore(_: BadRecord) -> None:
     """It will come again, and be set aside then."""
 
@@ -456,10 +381,13 @@ def _digest(batches: list[pa.RecordBatch]) -> str:
     return digest.hexdigest()
 
 
-def _digests(rows: pa.Table) -> list[str]:
-    """One for each row; equal rows are told apart by how many there were before."""
+def _mark(offset: Any) -> tuple[int, int]:
+    return offset["looks"], offset.get("part", 0)
+
+
+def _digests(rows: pa.Table, counts: dict[str, int]) -> list[str]:
+    """One for each row; equal rows are told apart by how many there were before, which `counts` keeps."""
     found: list[str] = []
-    counts: dict[str, int] = {}
     for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         digest = _digest_of(repr(row).encode())
         count = counts[digest] = counts.get(digest, 0) + 1

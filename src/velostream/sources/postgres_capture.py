@@ -22,9 +22,9 @@ from velostream.model.change import CHANGE, UNCHANGED
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Column, Schema
 from velostream.sources.base import BadRecord, Offset, OnBad, Partition
+from velostream.sources.bulk import Bulk, with_sign
 from velostream.sources.capture import ChangedRows, LogCapture, partitions_of, place_written
 from velostream.sources.pgoutput import Decoded, PgOutputDecoder
-from velostream.sources.polling import Bulk, with_sign
 from velostream.sources.postgres_slot import CapturedTable, PostgresSlot, SlotNames, position_of, text_of
 from velostream.sources.postgres_types import columns_of_texts
 

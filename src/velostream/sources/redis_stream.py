@@ -13,8 +13,8 @@ from velostream.errors import SourceError
 from velostream.model.schema import Column, Schema
 from velostream.model.types import TIMESTAMP
 from velostream.sources.base import Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.bulk import with_sign
 from velostream.sources.database import ReadingMode
-from velostream.sources.polling import with_sign
 from velostream.sources.redis_values import Record, rows_of, schema_of
 
 if TYPE_CHECKING:

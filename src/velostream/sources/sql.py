@@ -26,7 +26,8 @@ class SqlSource(DatabaseSource):
     kind: ClassVar[str] = "sql"
     takes_variables: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        *DATABASE_OPTIONS,
+        # Sessions can't share what they see, so a table of one moment is read by one of them.
+        *(option for option in DATABASE_OPTIONS if option.name != "parallel.readers"),
         Option("driver", "the driver, where the address names none"),
         Option("username", "who to connect as; wins over the address"),
         Option("password", "the password; better ${VARIABLE}"),

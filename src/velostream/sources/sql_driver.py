@@ -68,6 +68,10 @@ class SqlDriver(DatabaseDriver):
     def marker(self, position: int) -> str:
         return _MARKERS[self._dialect.paramstyle].format(position + 1)
 
+    def orders(self, type_: pa.DataType) -> bool:
+        """SQLite keeps times as texts, of which there are several forms."""
+        return self.url.get_backend_name() != "sqlite" or not (pa.types.is_timestamp(type_) or pa.types.is_date(type_))
+
     def bindable(self, value: Any, type_: pa.DataType) -> Any:
         """Times as the database keeps them: in the source's zone, without saying so."""
         if isinstance(value, datetime) and value.tzinfo is not None:

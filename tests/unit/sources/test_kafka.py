@@ -123,6 +123,7 @@ class TestPositions:
         position = source.initial_offset()
         steps = []
         while (end := source.latest_offset(position, max_rows=9)) != position:
+            assert source.expected_rows(position, end) <= 9
             steps.append(len(read(source, position, end)[0]))
             position = end
         assert steps == [9, 9, 4]

@@ -38,8 +38,14 @@ class Reader:
         self._schema = source.schema()
         self.position = position
 
-    def read(self) -> list[int]:
-        end = self._source.latest_offset(self.position, max_rows=1_000)
+    def end(self, *, max_rows: int | None):
+        return self._source.latest_offset(self.position, max_rows=max_rows)
+
+    def reached(self, target) -> bool:
+        return self._source.reached(self.position, target)
+
+    def read(self, *, max_rows: int = 1_000) -> list[int]:
+        end = self.end(max_rows=max_rows)
         parts = self._source.partitions(self.position, end)
         batches = [batch for part in parts for batch in self._source.read(part, self._schema, print)]
         self.position = end
@@ -84,6 +90,49 @@ def test_a_query_for_new_rows_finds_the_first_ones_of_an_empty_table(tmp_path):
     assert reader.read() == [1]
     database.run("INSERT INTO t VALUES (2, 2)")
     assert reader.read() == [2]
+
+
+@pytest.mark.parametrize("options", [{}, {"poll__query": "SELECT * FROM t WHERE version >= :last"}])
+def test_a_long_backlog_is_taken_in_steps_that_lose_nothing(tmp_path, options):
+    database = Database(
+        str(tmp_path / "steps.db"),
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, version INTEGER)",
+        "INSERT INTO t VALUES (0, 50)",
+    )
+    given = {"incremental__column": "version", "incremental__overlap": "5", **options}
+    reader = database.reader(**given)
+    assert reader.read() == [0]
+    # In another order than they were written, ten of a version, and some that were committed late.
+    database.run(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) "
+        "INSERT INTO t SELECT 101 - i, 48 + (100 - i) / 10 FROM n"
+    )
+    target = reader.end(max_rows=None)
+    steps = []
+    while not reader.reached(target):
+        steps.append(reader.read(max_rows=15))
+        # What it remembers is gone with its process; what it took again changes nothing.
+        if len(steps) == 3:
+            reader = database.reader(position=reader.position, **given)
+    assert {number for step in steps for number in step} == set(range(1, 101)) | ({0} if len(steps) > 3 else set())
+    assert max(map(len, steps)) <= 30
+    assert reader.read() == []
+    database.run("UPDATE t SET version = 60 WHERE id = 7")
+    assert reader.read() == [7]
+
+
+def test_an_order_of_texts_is_not_relied_on(timed):
+    reader = timed.reader(incremental__column="at", incremental__overlap="0s")
+    reader.read()
+    timed.run("INSERT INTO t VALUES (4, '2024-01-02 09:00:00'), (5, '2024-01-02T08:00:00')")
+    found = reader.read(max_rows=1)
+    assert 5 in found, "of the texts it is the larger one, of the times the smaller"
+
+
+def test_parts_that_would_be_of_several_moments_are_refused(tmp_path):
+    database = Database(str(tmp_path / "t.db"), "CREATE TABLE t (id INTEGER)")
+    with pytest.raises(OptionError, match=r"parallel\.readers"):
+        database.reader(parallel__readers="4")
 
 
 @pytest.mark.parametrize("type_", ["INTEGER", "REAL", "DECIMAL(9,2)"])
