@@ -106,7 +106,6 @@ class Launcher:
                 self._run(FoldRunner(self.context, entry, source=self.book.open(spec), schema=bound.schema))
             return entry
 
-    def mirror(self, table: Entry) -> Entry:
     def kept_stream(self, bound: BoundInput, expiry: Expiry, owner: Entry) -> Entry:
         """The hidden table of the rows of a stream that a view of joined streams still needs, made if need be."""
         spec, timed = present(bound.spec), (expiry.meeting.left, expiry.meeting.right)
@@ -128,6 +127,7 @@ class Launcher:
                 self._run(KeptStreamRunner(self.context, entry, source=source, schema=bound.schema, lateness=lateness))
             return entry
 
+    def mirror(self, table: Entry) -> Entry:
         """The hidden copy of a table in a store that views read, made and started when it is the first to ask.
 
         A table of ours is its own.
