@@ -157,6 +157,33 @@ def test_what_a_log_keeps_for_a_table_is_among_its_figures(connection, url, even
     connection.execute("DROP TABLE watched")
 
 
+def test_tables_that_share_a_slot_lose_nothing_over_a_restart(url, tmp_path):  # B55
+    for table in ("a", "b"):
+        run(url, f"CREATE TABLE {table} (id int PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    with velostream.connect(tmp_path / "state") as connection:
+        for table in ("a", "b"):
+            options = "WITH ('cdc' = 'true', 'slot.name' = 'both', 'publication.name' = 'both')"
+            connection.execute(f"CREATE TABLE {table} AS SELECT id FROM '{url}?table={table}' {options}")
+            connection.wait(table, timeout=60)
+        run(url, "BEGIN", "INSERT INTO a VALUES (2)", "INSERT INTO b VALUES (2)", "COMMIT")
+        for table in ("a", "b"):
+            connection.drain(table, timeout=60)
+        assert len(run(url, slots)) == 1
+    run(url, "INSERT INTO b VALUES (3)", "INSERT INTO a VALUES (3)")
+    with velostream.connect(tmp_path / "state") as connection:
+        for table in ("b", "a"):
+            connection.wait(table, timeout=60)
+            connection.drain(table, timeout=60)
+            assert sorted(connection.execute(f"SELECT id FROM {table}").fetchall()) == [(1,), (2,), (3,)]
+        connection.execute("DROP TABLE a")
+        run(url, "INSERT INTO b VALUES (4)")
+        connection.drain("b", timeout=60)
+        assert (len(connection.table("b")), run(url, slots)) == (4, [("both",)])
+        connection.execute("DROP TABLE b")
+        assert (run(url, slots), run(url, "SELECT * FROM pg_publication")) == ([], [])
+
+
 def test_a_password_is_in_one_file_only(url, tmp_path):
     run(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
     host = url.partition("@")[2]

@@ -335,11 +335,12 @@ class Supervisor:
     def _remove_unused_sources(self) -> None:
         while unused := [entry for entry in self._context.catalog if self._is_unused(entry)]:
             for entry in unused:
+                # One after the other: the last that uses something elsewhere gives it back.
                 self._launcher.discard(entry)
-            gone = self.with_groups(unused)
-            self._context.catalog.remove(*(entry.id for entry in gone))
-            for entry in gone:
-                self._forget(entry.id)
+                gone = self.with_groups([entry])
+                self._context.catalog.remove(*(one.id for one in gone))
+                for one in gone:
+                    self._forget(one.id)
 
     def _is_unused(self, entry: Entry) -> bool:
         """Whether nobody reads what the engine made for those who read it."""

@@ -137,6 +137,10 @@ class Source(ABC):
         """Who reads, by a name that stays over restarts, for what is kept under a name where the records come from.
         None when nothing is remembered after the process: then nothing may be left behind there either. Set by the
         engine before anything else is called; workers don't know it."""
+        self.companions: Callable[[], Sequence[Offset]] | None = None
+        """Gives the positions of the engine's other sources, of whatever kind, that it will read on from, now or after
+        a restart; for what several of them keep together where the records come from. Set by the engine where it
+        remembers positions."""
 
     @property
     @abstractmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from velostream.sources.base import BadRecord, Offset, OnBad, Partition
 from velostream.sources.bulk import Bulk, with_sign
 from velostream.sources.capture import ChangedRows, LogCapture, partitions_of, place_written
 from velostream.sources.pgoutput import Decoded, PgOutputDecoder
+from velostream.sources.postgres_sharing import SlotReaders, offsets_of_slot, readers_of
 from velostream.sources.postgres_slot import CapturedTable, PostgresSlot, SlotNames, position_of, text_of
 from velostream.sources.postgres_types import columns_of_texts
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _CHANGES_AT_ONCE = 100_000
 _QUIET_BYTES = 16 << 20
 _QUIET_SECONDS = 30.0
+_QUIET_SECONDS_OF_MANY = 1.0
 """How much of the log that isn't about the table, or for how long, may go by before it is given up."""
 
 
@@ -50,7 +52,8 @@ class PostgresCapture(LogCapture):
     """A table by its log.
 
     An offset has the `slot` and the `publication`, which of them we `made`, the number of the `load` that its rows came
-    by, and the position in the log (`lsn`); until the log has passed the load, also its `snapshot`.
+    by, and the position in the log (`lsn`); until the log has passed the load, also its `snapshot`; and the `server`
+    where the slot is one that others may read, too.
     """
 
     def __init__(self, source: PostgresSource) -> None:
@@ -66,11 +69,15 @@ class PostgresCapture(LogCapture):
         self._piece: _Piece | None = None
         self._own = ""
         self._given_up_at = time.monotonic()
+        self._readers: SlotReaders | None = None
+        """All that read the slot, of which this is one."""
 
     def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
         if start is None:
             return self._begin(start)
         at = position_of(start["lsn"])
+        if self._readers is None:
+            self._shared(start["slot"]).hold(self, at)
         confirmed = self._slot.confirmed(start["slot"])
         if confirmed is None or confirmed > at:
             return self._after_a_gap(start, confirmed)
@@ -84,7 +91,9 @@ class PostgresCapture(LogCapture):
             self._piece = piece
             return piece.end
         quiet = before - at
-        late = time.monotonic() - self._given_up_at > _QUIET_SECONDS
+        # The others look through all that is kept for us, again and again.
+        alone = not self._shared(start["slot"]).others(self)
+        late = time.monotonic() - self._given_up_at > (_QUIET_SECONDS if alone else _QUIET_SECONDS_OF_MANY)
         if max_rows is not None and quiet > 0 and (quiet > _QUIET_BYTES or late or self._wanted > at):
             return _after(start, before)
         return start
@@ -120,20 +129,45 @@ class PostgresCapture(LogCapture):
     def commit(self, end: Offset) -> None:
         self._loaded = None
         self._bulk.close()
-        self._slot.advance(end["slot"], position_of(end["lsn"]))
+        readers, at = self._shared(end["slot"]), position_of(end["lsn"])
+        readers.hold(self, at)
+        with readers.turn():
+            remembered = (position_of(other["lsn"]) for other in self._remembered(end["slot"]))
+            self._slot.advance(end["slot"], min([at, *readers.others(self), *remembered]))
         self._given_up_at = time.monotonic()
 
     def forget(self, position: Offset) -> None:
         kept = position or self._loaded
         self._bulk.close()
-        if kept is not None:
-            made = kept["made"]
-            slot = kept["slot"] if "slot" in made else None
-            self._slot.drop(slot, kept["publication"] if "publication" in made else None)
+        if kept is None:
+            return
+        readers = self._shared(kept["slot"])
+        readers.release(self)
+        with readers.turn():
+            if not readers.others(self) and not self._remembered(kept["slot"]):
+                made = kept["made"]
+                slot = kept["slot"] if "slot" in made else None
+                self._slot.drop(slot, kept["publication"] if "publication" in made else None)
 
     def close(self) -> None:
+        if self._readers is not None:
+            self._readers.release(self)
         self._bulk.close()
         self._slot.close()
+
+    def _shared(self, slot: str) -> SlotReaders:
+        """All that read the slot; only one that was named can have others."""
+        if self._readers is None:
+            named = "slot.name" in self._source.settings
+            self._readers = readers_of(self._slot.server(), slot) if named else SlotReaders()
+        return self._readers
+
+    def _remembered(self, slot: str) -> list[dict[str, Any]]:
+        """Positions in the slot of those whom the engine knows, whether they run or not."""
+        companions = self._source.companions
+        if companions is None or "slot.name" not in self._source.settings:
+            return []
+        return offsets_of_slot(companions(), server=self._slot.server(), slot=slot)
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -150,28 +184,20 @@ class PostgresCapture(LogCapture):
             return self._loaded
         names = self._chosen_names()
         table = self._captured()
-        made = [] if start is None else list(start["made"])
-        if self._slot.publish(names, table, shown=self._source.selection.shown):
-            made.append("publication")
-        confirmed = self._slot.confirmed(names.slot)
-        if "slot.name" not in self._source.settings or (confirmed is None and "slot" in made):
-            # Of a start that ended before anything was committed, or one that has lost what it should hold.
-            self._slot.drop(names.slot, None)
-            confirmed = None
-        if "publication.name" not in self._source.settings:
-            made.append("publication")
-        if confirmed is None:
-            self._slot.make(names)
-            made.append("slot")
-            confirmed = present(self._slot.confirmed(names.slot))
+        readers = self._shared(names.slot)
+        with readers.turn():
+            made, confirmed = self._join(names, table, readers, made=() if start is None else start["made"])
+            readers.hold(self, confirmed)
         load = 1 if start is None else start["load"] + 1
         offset = {
             "slot": names.slot,
             "publication": names.publication,
             "temporary": names.temporary,
-            "made": sorted(set(made)),
+            "made": sorted(made),
             "load": load,
         }
+        if "slot.name" in self._source.settings:
+            offset["server"] = self._slot.server()
         if self._source.settings.text("initial.load") == "none" and start is None:
             self._loaded = offset | {"lsn": text_of(self._first_position(confirmed))}
             return self._loaded
@@ -180,6 +206,27 @@ class PostgresCapture(LogCapture):
         seen_by = self._slot.written_end()
         self._loaded = offset | {"lsn": text_of(confirmed), "snapshot": snapshot, "seen_by": text_of(seen_by)}
         return self._loaded
+
+    def _join(
+        self, names: SlotNames, table: CapturedTable, readers: SlotReaders, *, made: Iterable[str]
+    ) -> tuple[set[str], int]:
+        """Find or make the publication and the slot: what of them is ours, and where the slot stands."""
+        ours = {*made, *(thing for other in self._remembered(names.slot) for thing in other["made"]), *readers.made}
+        if "publication.name" not in self._source.settings:
+            ours.add("publication")
+        if self._slot.publish(names, table, shown=self._source.selection.shown, ours="publication" in ours):
+            ours.add("publication")
+        confirmed = self._slot.confirmed(names.slot)
+        if "slot.name" not in self._source.settings or (confirmed is None and "slot" in ours):
+            # Of a start that ended before anything was committed, or one that has lost what it should hold.
+            self._slot.drop(names.slot, None)
+            confirmed = None
+        if confirmed is None:
+            self._slot.make(names)
+            ours.add("slot")
+            confirmed = present(self._slot.confirmed(names.slot))
+        readers.made |= ours
+        return ours, confirmed
 
     def _first_position(self, confirmed: int) -> int:
         written = place_written(self._source.settings) or "latest"
@@ -261,7 +308,8 @@ class PostgresCapture(LogCapture):
         at = position_of(start["lsn"])
         read = -1
         while True:
-            messages = self._slot.peek(_names(start), changes=changes)
+            with self._shared(start["slot"]).turn():
+                messages = self._slot.peek(_names(start), changes=changes)
             decoded = self._decoder().decode(messages, after=at, is_known=_known(start))
             if decoded.end > at:
                 return _Piece(start, _after(start, decoded.end), decoded)
@@ -274,7 +322,8 @@ class PostgresCapture(LogCapture):
         """What a range of the log holds; looked up again where it isn't at hand, as in a worker."""
         if self._piece is None or (self._piece.start, self._piece.end) != (start, end):
             after, until = position_of(start["lsn"]), position_of(end["lsn"])
-            messages = self._slot.peek(_names(start), changes=None, up_to=until)
+            with self._shared(start["slot"]).turn():
+                messages = self._slot.peek(_names(start), changes=None, up_to=until)
             decoded = self._decoder().decode(messages, after=after, until=until, is_known=_known(start))
             self._piece = _Piece(start, end, decoded)
         return self._piece.decoded

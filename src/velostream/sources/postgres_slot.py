@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _MANY = 2**31 - 1
+_LONGEST_LOCK_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class PostgresSlot:
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver
         self._connection: psycopg.Connection[Any] | None = None
+        self._server: str | None = None
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -98,8 +100,16 @@ class PostgresSlot:
             )
         return CapturedTable(schema, name, tuple(column for (column,) in columns), left_out)
 
-    def publish(self, names: SlotNames, table: CapturedTable, *, shown: str) -> bool:
-        """See that the table is in the publication; whether that had to be made."""
+    def server(self) -> str:
+        """The database by a name that is the same whoever asks, and however."""
+        self._connected()
+        if self._server is None:
+            found = self._ask("SELECT system_identifier::text || '/' || current_database() FROM pg_control_system()")
+            self._server = str(found[0][0])
+        return self._server
+
+    def publish(self, names: SlotNames, table: CapturedTable, *, shown: str, ours: bool = False) -> bool:
+        """See that the table is in the publication, which may be one that is `ours`; whether that had to be made."""
         found = self._ask("SELECT count(*)::text FROM pg_publication WHERE pubname = $1", [names.publication])
         if found[0][0] == "0":
             quote = self._driver.quote
@@ -113,7 +123,9 @@ class PostgresSlot:
             "WHERE pubname = $1 AND schemaname = $2 AND tablename = $3",
             [names.publication, table.schema, table.name],
         )
-        if inside[0][0] == "0":
+        if inside[0][0] == "0" and ours:
+            self._add_table(names.publication, f"{self._driver.quote(table.schema)}.{self._driver.quote(table.name)}")
+        elif inside[0][0] == "0":
             raise SourceError(
                 f'publication "{names.publication}" does not have table "{shown}"',
                 hint=f"ALTER PUBLICATION {names.publication} ADD TABLE {shown}",
@@ -135,6 +147,17 @@ class PostgresSlot:
                 category=Category.CONFIGURATION,
             )
         return False
+
+    def _add_table(self, publication: str, relation: str) -> None:
+        """Have a publication tell a further table, from a moment on in which nobody is changing it: what transactions
+        did before they would never be told, though they may end after the load that follows.
+        """
+        connection = self._connected()
+        with self._driver.failures(), connection.transaction():
+            # Whoever waits for a lock holds up all that come later.
+            connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_LOCK_SECONDS}s'".encode())
+            connection.execute(f"LOCK TABLE {relation} IN SHARE ROW EXCLUSIVE MODE".encode())
+            connection.execute(f"ALTER PUBLICATION {self._driver.quote(publication)} ADD TABLE {relation}".encode())
 
     def make(self, names: SlotNames) -> None:
         """Make the slot; from its making on, all that is committed is in it."""
@@ -209,7 +232,7 @@ class PostgresSlot:
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             with self._driver.failures():
-                self._connection = self._driver.connect()
+                self._connection, self._server = self._driver.connect(), None
         return self._connection
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from velostream.engine.catalog import EntryKind
 from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
@@ -83,6 +84,11 @@ class FoldRunner(Runner):
         self._rows_at_once = source.settings.integer("max.rows.per.trigger") or ROWS_AT_ONCE
         self._warned: tuple[str, ...] = ()
         self._gauged_at = float("-inf")
+
+    def _positions_of_others(self) -> list[Offset]:
+        others = (one for one in self.context.catalog if one.kind is EntryKind.SOURCE and one.id != self.entry.id)
+        known = (self.context.sequence.writer(one.id) for one in others)
+        return [one.position.get("offset") for one in known if one is not None]
 
     def start(self) -> None:
         self._stopping = False
