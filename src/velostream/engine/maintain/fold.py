@@ -65,7 +65,8 @@ class FoldRunner(Runner):
     def __init__(self, context: EngineContext, entry: Entry, *, source: Source, schema: Schema) -> None:
         super().__init__(context, entry)
         self.source = source
-        source.reader = entry.id if context.directory.durable else None
+        if context.directory.durable:
+            source.reader, source.companions = entry.id, self._positions_of_others
         self._schema = schema
         self._lock = threading.Lock()
         self._wake = threading.Event()
