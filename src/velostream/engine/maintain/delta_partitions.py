@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from velostream.engine.maintain.delta_rows import fingerprint_of, is_too_much, rows_with
+from velostream.engine.maintain.delta_rows import fingerprint_of, is_too_much, net, rows_with
 from velostream.engine.maintain.refresh import Refresh
-from velostream.engine.maintain.steps import difference
+from velostream.engine.maintain.steps import difference, of_sign
 from velostream.engine.maintain.views import FoundRows, Maintenance, Movement, without_origin
 from velostream.model.change import Mode, Write, signed
 from velostream.model.schema import Schema
@@ -80,7 +80,8 @@ class PartitionedDelta(Maintenance):
         if self._plan.outputs is None:
             snapshots = {reader.relation: movement.before(reader.input, self._context) for reader in self._plan.readers}
             before = self._parts(movement, snapshots, values)
-            return [difference(self._context, self._plan.sql, self._reads, before=before, now=now, gives=self._gives)]
+            both = difference(self._context, self._plan.sql, self._reads, before=before, now=now, gives=self._gives)
+            return [net(of_sign(both, -1), of_sign(both, 1))]
         gone = rows_with(self._table.snapshot(), self._plan.outputs, values)
         came = difference(self._context, self._plan.sql, self._reads, before={}, now=now, gives=self._gives)
         return [signed(gone, -1), came]
