@@ -1,6 +1,7 @@
 """Topics of a real broker in SQL: streams, copies, waiting, sinks, and a broker that goes away."""
 
 import json
+import time
 from collections import Counter
 from decimal import Decimal
 
@@ -8,7 +9,7 @@ import pytest
 
 import velostream
 from velostream.engine.status import State
-from velostream.errors import SourceError
+from velostream.errors import Category, SourceError
 from velostream.testing.kafka_feed import send, settled_end
 from velostream.testing.services.kafka import KafkaService
 
@@ -91,6 +92,11 @@ def test_a_topic_that_is_not_there_yet(broker, connection, eventually):  # B5, B
     with pytest.raises(SourceError) as caught:
         connection.execute(f"CREATE TABLE hasty AS SELECT * FROM {missing}")
     assert "kafka-topics" in caught.value.hint
+    began_at = time.monotonic()
+    with pytest.raises(SourceError) as unreachable:
+        connection.execute("CREATE TABLE nowhere AS SELECT * FROM kafka://127.0.0.1:1/orders")
+    assert unreachable.value.category is Category.NETWORK
+    assert time.monotonic() - began_at < 10
     waiting = f"FROM {missing} WITH ('topic.retry.interval' = '200ms', 'topic.retry.strategy' = 'fixed', "
     connection.execute(f"CREATE TABLE impatient AS SELECT * {waiting} 'topic.wait.timeout' = '500ms')")
     connection.execute(f"CREATE TABLE patient AS SELECT id {waiting} 'topic.wait.timeout' = '60s')")
@@ -120,3 +126,38 @@ def test_rows_go_from_topic_to_topic(broker, connection, eventually):
 
     eventually(arrived, what="the row's arrival")
     assert arrived() == [(2, Decimal("4.40"), "k2")]
+
+
+def test_latest_is_what_the_topic_held_when_the_statement_was_made(broker, tmp_path):
+    old, empty = broker.new_topic(), broker.new_topic()
+    missing = f"{broker.new_topic()}_later"
+    send(old, [("a", '{"id": 1}')])
+    latest = "'auto.offset.reset' = 'latest'"
+    with velostream.connect(tmp_path / "state") as connection:
+        connection.execute("CREATE TABLE held (id BIGINT PRIMARY KEY)")
+        connection.execute(f"CREATE TABLE copied AS SELECT id FROM {empty} WITH ({latest})")
+        connection.execute(f"CREATE STREAM followed AS SELECT id * 10 AS id FROM {empty} WITH ({latest})")
+        connection.execute(
+            f"CREATE TABLE later AS SELECT COUNT(*) AS n FROM {missing} "
+            f"WITH ({latest}, 'topic.wait.timeout' = '2m', 'topic.retry.interval' = '100ms')"
+        )
+        # Nothing of this stream is taken in before the table that it is joined with is there.
+        connection.execute(
+            f"CREATE TABLE joined AS SELECT o.id FROM {old} o WITH ({latest}) LEFT JOIN copied c ON o.id = c.id"
+        )
+        connection.execute(f"INSERT INTO held SELECT id + 100 AS id FROM {old} WITH ({latest})")
+        connection.drain("insert_into_held_1", timeout=60)
+        send(old, [("a", '{"id": 2}')])
+        assert connection.status("joined").state is State.WAITING
+        assert connection.status("later").state is State.WAITING
+    send(old, [("a", '{"id": 3}')])
+    send(empty, [("b", '{"id": 4}')])
+    broker.create_topic(missing.rpartition("/")[2])
+    send(missing, [("c", '{"id": 5}'), ("c", '{"id": 6}')])
+    with velostream.connect(tmp_path / "state") as connection:
+        expected = {"copied": [(4,)], "later": [(2,)], "joined": [(2,), (3,)], "held": [(102,), (103,)]}
+        for table, content in expected.items():
+            connection.drain(table, timeout=60)
+            assert rows(connection, f"SELECT * FROM {table}") == content, table
+        pushed = connection.execute("SELECT id FROM followed LIMIT 1")
+        assert pushed.fetchall() == [(40,)]

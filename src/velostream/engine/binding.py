@@ -11,7 +11,7 @@ from velostream.engine.planning import Lens
 from velostream.engine.relations import quoted, run_sql, schema_of
 from velostream.errors import ValidationError, present
 from velostream.model.schema import Schema
-from velostream.sources.base import SourceSpec
+from velostream.sources.base import Offset, SourceSpec
 from velostream.sql.aggregates import FEED, GROUPS
 from velostream.sql.plan import Input, QueryPlan, RelationKind, Strategy
 from velostream.sql.planner import plan_query
@@ -76,6 +76,8 @@ class BoundInput:
     spec: SourceSpec | None = None
     version: int | datetime | None = None
     """The version of the entry's table to read, or when it was that of the table; None: the newest."""
+    start: Offset | None = None
+    """Where reading of the source begins, if that was settled when the statement was made."""
     kept: bool = False
     """A stream whose rows are kept as a table."""
     part: BoundQuery | None = None
@@ -145,8 +147,9 @@ class Binder:
         *,
         options: tuple[OptionValue, ...] = (),
         text: str = "",
+        starts: dict[str, Offset] | None = None,
     ) -> Lens:
-        return Lens(self._context, self._book, dict(pinned or {}), options=options, text=text)
+        return Lens(self._context, self._book, dict(pinned or {}), options=options, text=text, starts=starts)
 
     def plan(
         self,
@@ -156,9 +159,10 @@ class Binder:
         text: str,
         continuous: bool,
         pinned: Mapping[str, Schema] | None = None,
+        starts: dict[str, Offset] | None = None,
         distinct_names: bool | None = None,
     ) -> tuple[QueryPlan, Lens]:
-        lens = self.lens(pinned, options=options, text=text)
+        lens = self.lens(pinned, options=options, text=text, starts=starts)
         plan = plan_query(
             query, options=options, catalog=lens, text=text, continuous=continuous, distinct_names=distinct_names
         )
@@ -172,11 +176,18 @@ class Binder:
         text: str,
         continuous: bool,
         pinned: Mapping[str, Schema] | None = None,
+        starts: dict[str, Offset] | None = None,
         distinct_names: bool | None = None,
     ) -> BoundQuery:
-        """Plan and analyse; `NoSchemaYetError` while an input has no columns."""
+        """Plan and analyse; `NoSchemaYetError` while an input has no columns. For `starts` see `Lens`."""
         plan, lens = self.plan(
-            query, options=options, text=text, continuous=continuous, pinned=pinned, distinct_names=distinct_names
+            query,
+            options=options,
+            text=text,
+            continuous=continuous,
+            pinned=pinned,
+            starts=starts,
+            distinct_names=distinct_names,
         )
         return self.bind_plan(plan, lens)
 
@@ -210,7 +221,8 @@ class Binder:
                 if entry is not None and (one.target.kind is not RelationKind.TABLE or one.target.kept):
                     spec = lens.stream_spec(entry)
             kind, schema, kept = one.target.kind, one.target.schema, one.target.kept
-            inputs.append(BoundInput(one.relation, kind, schema, entry, spec, one.version, kept=kept))
+            start = None if spec is None else lens.start_of(spec)
+            inputs.append(BoundInput(one.relation, kind, schema, entry, spec, one.version, start, kept=kept))
         schemas = {bound.relation: bound.schema for bound in inputs}
         session = self._context.spark.session()
         if plan.strategy is not Strategy.AGGREGATE:

@@ -15,6 +15,7 @@ from typing import Any
 from velostream.engine.directory import write_atomically
 from velostream.engine.secrets import SecretFile
 from velostream.errors import AlreadyExistsError, StateError
+from velostream.model.change import JsonValue
 from velostream.model.confidential import public
 from velostream.model.schema import Schema
 
@@ -83,6 +84,9 @@ class Entry:
     """Of a table or view: which kind of table holds its rows. The options of it stand in the statement."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Columns its sources had when it was first planned, by source identity; a restart plans with the same."""
+    starts: dict[str, JsonValue] = field(default_factory=dict)
+    """Where sources that are read from their end on had it when the statement was made, by address; None where there
+    was no such source yet. Filled in by planning, which is when that is found out."""
     followed: bool = False
     """Of a mirror: somebody has subscribed to the table and may come back, so it stays for as long as the table."""
 

@@ -111,12 +111,19 @@ class ChangePlanner:
         self._context = context
         self._binder = binder
 
-    def plan(self, statement: RowChange, target: Entry, *, pinned: Mapping[str, Schema] | None = None) -> ChangePlan:
+    def plan(
+        self,
+        statement: RowChange,
+        target: Entry,
+        *,
+        pinned: Mapping[str, Schema] | None = None,
+        starts: dict[str, Offset] | None = None,
+    ) -> ChangePlan:
         """Parameters are put in already. `NoSchemaYetError` while a source has no columns."""
         schema = self._context.table_of(target).schema
         if isinstance(statement, Insert) and statement.on is None:
             return ChangePlan(statement, target, present(statement.query))
-        columns = self._columns(driving_query(statement), statement, pinned)
+        columns = self._columns(driving_query(statement), statement, pinned, starts)
         if isinstance(statement, Merge):
             merge = plan_merge(statement, target=schema, source=columns)
             return ChangePlan(statement, target, merge.pairs.query, merge.pairs, merge)
@@ -132,14 +139,18 @@ class ChangePlanner:
     def of_entry(self, entry: Entry) -> list[StreamChange]:
         """The statements of a query that is in the catalog, planned as they were at first."""
         statements = [one for one in parse_script(entry.sql) if isinstance(one, RowChange)]
-        return self.follow(statements, pinned=entry.pinned())
+        return self.follow(statements, pinned=entry.pinned(), starts=entry.starts)
 
     def follow(
-        self, statements: Sequence[RowChange], *, pinned: Mapping[str, Schema] | None = None
+        self,
+        statements: Sequence[RowChange],
+        *,
+        pinned: Mapping[str, Schema] | None = None,
+        starts: dict[str, Offset] | None = None,
     ) -> list[StreamChange]:
         """Statements over one stream, ready to run as one query; `NoSchemaYetError` while it has no columns."""
-        plans = [self.plan(one, self.target_of(one), pinned=pinned) for one in statements]
-        changes = [self._bind(plan, pinned) for plan in plans]
+        plans = [self.plan(one, self.target_of(one), pinned=pinned, starts=starts) for one in statements]
+        changes = [self._bind(plan, pinned, starts) for plan in plans]
         _check_one_stream(changes)
         return changes
 
@@ -170,7 +181,9 @@ class ChangePlanner:
             )
         return target
 
-    def _bind(self, plan: ChangePlan, pinned: Mapping[str, Schema] | None) -> StreamChange:
+    def _bind(
+        self, plan: ChangePlan, pinned: Mapping[str, Schema] | None, starts: dict[str, Offset] | None
+    ) -> StreamChange:
         statement = plan.statement
         bound = self._binder.bind(
             plan.query,
@@ -178,6 +191,7 @@ class ChangePlanner:
             text=statement.text,
             continuous=True,
             pinned=pinned,
+            starts=starts,
             distinct_names=False,
         )
         if bound.plan.strategy is not Strategy.MAP:
@@ -190,8 +204,14 @@ class ChangePlanner:
             return StreamChange(plan, bound, self._inserted(plan, bound.schema, continuous=True))
         return StreamChange(plan, bound, self._paired(plan, plan.pairs, bound.schema))
 
-    def _columns(self, query: Query, statement: Statement, pinned: Mapping[str, Schema] | None) -> Columns:
-        lens = self._binder.lens(pinned, text=statement.text)
+    def _columns(
+        self,
+        query: Query,
+        statement: Statement,
+        pinned: Mapping[str, Schema] | None,
+        starts: dict[str, Offset] | None,
+    ) -> Columns:
+        lens = self._binder.lens(pinned, text=statement.text, starts=starts)
         found = resolve_query(query, options=options_of(statement), catalog=lens, text=statement.text)
         if found.problems:
             raise SqlError.all_of(list(found.problems))

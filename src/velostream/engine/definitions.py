@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.launch import Launcher
     from velostream.model.schema import Schema
+    from velostream.sources.base import Offset
 
 
 class Definitions:
@@ -59,15 +60,17 @@ class Definitions:
                 return self._create_query(statement, kind, existing)
             return self._create_stream(statement, existing) if is_stream else self._create_table(statement, existing)
 
-    def insert(self, statement: Insert, target: Entry | SourceRef, bound: BoundQuery) -> str:
-        """Start a continuous INSERT; gives the query's name."""
+    def insert(
+        self, statement: Insert, target: Entry | SourceRef, bound: BoundQuery, starts: dict[str, Offset]
+    ) -> str:
+        """Start a continuous INSERT; gives the query's name. For `starts` see `Lens`."""
         with self._supervisor.lock:
             where = target.name if isinstance(target, Entry) else target.kind
             names = {entry.name for entry in self._context.catalog}
             number = next(n for n in range(1, len(names) + 2) if f"insert_into_{where}_{n}" not in names)
             entry = Entry.new(f"insert_into_{where}_{number}", kind=EntryKind.INSERT, sql=canonical(statement))
             writes = (target.id,) if isinstance(target, Entry) else ()
-            entry = replace(entry, writes=writes, sources=found_columns(bound))
+            entry = replace(entry, writes=writes, sources=found_columns(bound), starts=starts)
             self._context.catalog.add(entry)
             try:
                 self._supervisor.launch_insert(entry, statement, target, bound)
@@ -82,8 +85,9 @@ class Definitions:
             planner = self._launcher.changes
             targets = [planner.target_of(statement) for statement in statements]
             trouble: NoSchemaYetError | None = None
+            starts: dict[str, Offset] = {}
             try:
-                changes = planner.follow(statements)
+                changes = planner.follow(statements, starts=starts)
             except NoSchemaYetError as no_schema:
                 trouble = no_schema
             prefix = query_name(statements, targets, transaction=transaction)
@@ -91,7 +95,7 @@ class Definitions:
             number = next(n for n in range(1, len(names) + 2) if f"{prefix}_{n}" not in names)
             sql = query_sql(statements, transaction=transaction)
             entry = Entry.new(f"{prefix}_{number}", kind=EntryKind.CHANGE, sql=sql)
-            entry = replace(entry, writes=tuple(dict.fromkeys(target.id for target in targets)))
+            entry = replace(entry, writes=tuple(dict.fromkeys(target.id for target in targets)), starts=starts)
             self._context.catalog.add(entry)
             if trouble is not None:
                 self._supervisor.wait_for_source(entry, trouble, Patience(float("inf")))

@@ -55,7 +55,7 @@ from velostream.model.change import ORIGIN
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
-from velostream.sources.base import Emits, SourceSpec
+from velostream.sources.base import Emits, Offset, SourceSpec
 from velostream.sql.aggregates import GROUPS
 from velostream.sql.plan import Expiry, MapPlan, RelationKind, Strategy, StreamedPlan
 from velostream.tables.memory.sequence import Part
@@ -103,7 +103,8 @@ class Launcher:
             if running is None or running.board.state is State.FAILED:
                 if running is not None:
                     running.stop()
-                self._run(FoldRunner(self.context, entry, source=self.book.open(spec), schema=bound.schema))
+                source = self.book.open(spec)
+                self._run(FoldRunner(self.context, entry, source=source, schema=bound.schema, start=bound.start))
             return entry
 
     def kept_stream(self, bound: BoundInput, expiry: Expiry, owner: Entry) -> Entry:
@@ -124,7 +125,16 @@ class Launcher:
                     running.stop()
                 lateness = Lateness(column, expiry.watermark, expiry.late, owner.name)
                 source = self.book.open(spec)
-                self._run(KeptStreamRunner(self.context, entry, source=source, schema=bound.schema, lateness=lateness))
+                self._run(
+                    KeptStreamRunner(
+                        self.context,
+                        entry,
+                        source=source,
+                        schema=bound.schema,
+                        lateness=lateness,
+                        start=bound.start,
+                    )
+                )
             return entry
 
     def mirror(self, table: Entry) -> Entry:
@@ -307,7 +317,7 @@ class Launcher:
         boards = [self.context.board(table) for _, tables in attached for table in tables.values()]
 
         def consumer() -> Consumer:
-            start = self.book.open(driving.driving_source[0]).initial_offset()
+            start = self._start_of(driving)
             gate = Gate(boards, gate_policy(options))
             return ChangeConsumer(self.context, entry, gate, start=start, changes=attached)
 
@@ -547,15 +557,19 @@ class Launcher:
         )
 
     def _parts(self, bound: BoundQuery, plan: MapPlan, tables: Mapping[str, Entry], options: Options) -> dict[str, Any]:
-        spec, _ = bound.driving_source
         boards = [self.context.board(entry) for entry in tables.values()]
         return {
             "gate": Gate(boards, gate_policy(options)),
-            "start": self.book.open(spec).initial_offset(),
+            "start": self._start_of(bound),
             "plan": plan,
             "tables": tables,
             "names": bound.names,
         }
+
+    def _start_of(self, bound: BoundQuery) -> Offset:
+        """Where reading of the driving stream begins, of a statement that has read nothing yet."""
+        start = present(bound.driving).start
+        return self.book.open(bound.driving_source[0]).initial_offset() if start is None else start
 
     @staticmethod
     def _reads(bound: BoundQuery, tables: Mapping[str, Entry]) -> list[Entry]:

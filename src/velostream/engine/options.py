@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from velostream import plugins
-from velostream.errors import NotFoundError, OptionError
+from velostream.errors import NotFoundError, OptionError, UnsupportedError
 from velostream.model.options import Option, Options, OptionType
 from velostream.plugins import Group
 from velostream.sql.statements import OptionValue
@@ -36,6 +36,7 @@ QUERY_OPTIONS = (
     Option("table.wait.timeout", "how long a query waits for the tables it reads", OptionType.DURATION, "5m"),
     Option("table.wait.on.timeout", "what happens then", OptionType.CHOICE, "fail", ("fail", "start")),
     Option("checkpoint", "folder of the state of an aggregate"),
+    Option("trigger", "when a query runs; there is no other way than as fast as it can"),
     Option(
         "join.missing",
         "what becomes of a stream's row when a lookup finds no row (default: nulls for LEFT, skip for INNER)",
@@ -105,7 +106,28 @@ def query_options(given: Iterable[OptionValue], *, text: str = "") -> Options:
     values = tuple(given)
     known = (*table_options(values, text=text), *QUERY_OPTIONS)
     with pointing_at(values, text=text):
-        return Options({o.name: o.value for o in values if any(option.covers(o.name) for option in known)}, known)
+        options = Options({o.name: o.value for o in values if any(option.covers(o.name) for option in known)}, known)
+        _check_trigger(options.text("trigger"))
+        return options
+
+
+def _check_trigger(trigger: str | None) -> None:
+    """There is one way to run a query; who asks for another one is told why."""
+    if trigger is None:
+        return
+    if trigger.strip().lower() == "realtime":
+        raise UnsupportedError(
+            "a query can't be triggered in real time",
+            detail="Spark's Real-Time Mode needs Spark's own Kafka connector and runs without any stage in Python; "
+            "topics are read and written here by librdkafka, in Python",
+            hint="leave trigger out: a query runs as fast as it can, and looks for messages every poll.interval",
+            code="unsupported-trigger",
+        )
+    raise OptionError.value(
+        "trigger",
+        trigger,
+        expected="nothing: a query runs as fast as it can, and poll.interval says how often it looks",
+    )
 
 
 @contextmanager

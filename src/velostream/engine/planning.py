@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import CHANGERS, Entry, EntryKind
 from velostream.engine.options import MEMORY, QUERY_OPTIONS, pointing_at, table_options
 from velostream.engine.sourcing import reference_of
-from velostream.errors import present
+from velostream.errors import Category, SourceError, present
 from velostream.sources.base import SourceSpec
+from velostream.sources.common import OFFSET_RESET
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Relation, RelationKind
 from velostream.sql.statements import Create, OptionValue, SourceRef
@@ -19,14 +21,16 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.sourcing import SourceBook
     from velostream.model.schema import Schema
-    from velostream.sources.base import Source
+    from velostream.sources.base import Offset, Source
 
 
 class Lens:
     """The planner's view of the catalog for one statement.
 
     `pinned` are the source schemas the statement was first planned with, by source identity: a restart plans with the
-    same columns, whatever discovery would find by now. Schemas found on the way are kept in `found`.
+    same columns, whatever discovery would find by now. Schemas found on the way are kept in `found`. `starts` likewise
+    are the positions at which sources are begun that are read from their end on; those found out now are added. None:
+    the statement reads nothing by positions.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Lens:
         *,
         options: tuple[OptionValue, ...] = (),
         text: str = "",
+        starts: dict[str, Offset] | None = None,
     ) -> None:
         """`options` are the statement's own; the kind of table they name says which others it may have."""
         self._context = context
@@ -44,6 +49,7 @@ class Lens:
         self._pinned = pinned or {}
         self._options = options
         self._text = text
+        self._starts = starts
         self.found: dict[str, Schema] = {}
 
     @contextmanager
@@ -100,6 +106,10 @@ class Lens:
         uri = next(option.value for option in statement.options if option.name == "source")
         return self._book.spec(reference_of(uri), statement.options, columns=statement.columns)
 
+    def start_of(self, spec: SourceSpec) -> Offset | None:
+        """Where reading of a source begins, if that is settled already."""
+        return None if self._starts is None else self._starts.get(_address_of(spec))
+
     def _stream(self, entry: Entry) -> Relation:
         if entry.derived:
             return Relation(entry.name, RelationKind.STREAM, entry.schema, reason="a stream derived by a query")
@@ -109,10 +119,40 @@ class Lens:
         source = self._book.open(spec)
         kind, reason = _kind_of(source)
         identity = spec.identity()
-        schema = self._pinned.get(identity) or self.found.get(identity) or spec.columns or source.schema()
+        with self._settling_start(source, spec):
+            schema = self._pinned.get(identity) or self.found.get(identity) or spec.columns or source.schema()
         if schema is not None:
             self.found[identity] = schema
         return Relation(name, kind, schema, reason=reason, system=source.system_columns)
+
+    @contextmanager
+    def _settling_start(self, source: Source, spec: SourceSpec) -> Iterator[None]:
+        """Around what finds out whether the source is there: of one that is read from its end on, that end is noted.
+
+        What isn't there yet will be read from its beginning: all of it comes after the statement.
+        """
+        address = _address_of(spec)
+        if self._starts is None or not source.begins_at_latest or self._starts.get(address) is not None:
+            yield
+            return
+        was_missing = address in self._starts
+        try:
+            yield
+            begun = self._book.open(_from_its_beginning(spec)) if was_missing else source
+            self._starts[address] = begun.initial_offset()
+        except SourceError as error:
+            if error.category is Category.MISSING:
+                self._starts[address] = None
+            raise
+
+
+def _from_its_beginning(spec: SourceSpec) -> SourceSpec:
+    return replace(spec, options={**spec.options, OFFSET_RESET.name: "earliest"})
+
+
+def _address_of(spec: SourceSpec) -> str:
+    """Equal for sources of one address, whatever their options. Passwords in it can't be read off."""
+    return SourceSpec(spec.kind, spec.uri).identity()
 
 
 def _version_column(entry: Entry) -> str | None:

@@ -54,6 +54,7 @@ class Supervisor:
             text=statement.text,
             continuous=True,
             pinned=entry.pinned(),
+            starts=entry.starts,
         )
         if any(one.entry is not None and one.entry.name.lower() == entry.name.lower() for one in bound.inputs):
             raise QueryError(
@@ -251,6 +252,7 @@ class Supervisor:
             text=statement.text,
             continuous=True,
             pinned=entry.pinned(),
+            starts=entry.starts,
             distinct_names=False,
         )
         target: Entry | SourceRef | None

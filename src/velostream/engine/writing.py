@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from velostream.engine.pulling import Puller
     from velostream.engine.staging import Prepare
     from velostream.engine.transactions import Transaction
+    from velostream.sources.base import Offset
     from velostream.tables.base import Table
 
 _ATTEMPTS = 3
@@ -125,13 +126,19 @@ class TableWriter:
         if _follows(plan):
             if transaction is not None or statement.upsert or any(one.target.schema is None for one in plan.inputs):
                 return self._follow(statement, transaction)
+            starts: dict[str, Offset] = {}
             bound = self._launcher.binder.bind(
-                query, options=statement.options, text=statement.text, continuous=True, distinct_names=False
+                query,
+                options=statement.options,
+                text=statement.text,
+                continuous=True,
+                starts=starts,
+                distinct_names=False,
             )
             _refuse_aggregate(bound.plan, statement)
             names = target_columns(self._context.table_of(target), statement, bound.schema.names)
             bound = bound.renamed(names)
-            return Result.done(f'query "{self._definitions.insert(statement, target, bound)}" started')
+            return Result.done(f'query "{self._definitions.insert(statement, target, bound, starts)}" started')
         self._refuse_gathering(transaction, statement)
         table = self._table(target, transaction)
         if statement.upsert and not table.schema.key:
@@ -154,18 +161,20 @@ class TableWriter:
             raise NotExecutableError.statement("UPSERT into a URI", text=statement.text)
         query = present(statement.query)
         plan, lens = self._plan(query, statement)
+        is_continuous = _follows(plan) or query.emit is st.Emit.CHANGES
+        starts: dict[str, Offset] = {}
         bound = self._launcher.binder.bind(
             query,
             options=statement.options,
             text=statement.text,
-            continuous=_follows(plan) or query.emit is st.Emit.CHANGES,
+            continuous=is_continuous,
+            starts=starts if is_continuous else None,
             distinct_names=False,
         )
-        if bound.driving is None and query.emit is st.Emit.CHANGES:
-            return Result.done(f'query "{self._definitions.insert(statement, sink_name, bound)}" started')
         if bound.driving is not None:
             _refuse_aggregate(bound.plan, statement)
-            return Result.done(f'query "{self._definitions.insert(statement, sink_name, bound)}" started')
+        if is_continuous:
+            return Result.done(f'query "{self._definitions.insert(statement, sink_name, bound, starts)}" started')
         rows = self._puller.rows(plan, lens)
         sink = self._launcher.book.open_sink(sink_name, statement.options, bound.schema)
         sink.write(rows, epoch or Epoch(uuid.uuid4().hex, 0))

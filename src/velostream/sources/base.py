@@ -148,6 +148,13 @@ class Source(ABC):
         """What this source does with its options. Must not touch the outside."""
 
     @property
+    def begins_at_latest(self) -> bool:
+        """Whether `initial_offset` is the end of what is there at the moment it is asked for. The engine asks once,
+        when a statement is made, and remembers.
+        """
+        return False
+
+    @property
     def system_columns(self) -> tuple[str, ...]:
         """Those columns of the schema that `*` leaves out. Must not touch the outside."""
         return ()

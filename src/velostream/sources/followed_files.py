@@ -98,6 +98,10 @@ class FollowedFiles(Source, Generic[State]):
         return type(self), (self.spec,)
 
     @property
+    def begins_at_latest(self) -> bool:
+        return self._from_latest
+
+    @property
     def capabilities(self) -> SourceCapabilities:
         watched = self._mode is not None
         emits = Emits.APPENDS if self._mode in (None, WatchMode.APPEND) else Emits.CHANGES

@@ -91,6 +91,10 @@ class HttpSource(Source):
         return type(self), (self.spec,)
 
     @property
+    def begins_at_latest(self) -> bool:
+        return self._from_latest and self.capabilities.is_stream
+
+    @property
     def capabilities(self) -> SourceCapabilities:
         return self._reading.capabilities
 

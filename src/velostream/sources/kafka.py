@@ -108,6 +108,10 @@ class KafkaSource(Source):
         return type(self), (SourceSpec(self.spec.kind, self.spec.uri, options, self.spec.columns),)
 
     @property
+    def begins_at_latest(self) -> bool:
+        return self._from_latest
+
+    @property
     def capabilities(self) -> SourceCapabilities:
         changelog = self.settings.text("changelog")
         if changelog is not None:

@@ -63,6 +63,10 @@ class MemorySource(Source):
         self._spool = Spool(Path(self.settings.text(SPOOL_OPTION) or ""))
 
     @property
+    def begins_at_latest(self) -> bool:
+        return self._from_latest
+
+    @property
     def capabilities(self) -> SourceCapabilities:
         emits = emits_of(self.settings.text("changelog"))
         return SourceCapabilities(emits=emits, replay=Replay.FOREVER, incremental=True, follows=True)

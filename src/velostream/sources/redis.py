@@ -94,6 +94,10 @@ class RedisSource(DatabaseSource):
         return self.settings.duration("poll.interval") or usual
 
     @property
+    def begins_at_latest(self) -> bool:
+        return self._from_latest and isinstance(self.mode, RedisStream)
+
+    @property
     def system_columns(self) -> tuple[str, ...]:
         """Those of a stream that the query names, unless the columns are declared: then all are shown."""
         if self._declared is not None or not isinstance(self.mode, RedisStream):

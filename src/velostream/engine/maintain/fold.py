@@ -62,7 +62,10 @@ class _Load:
 class FoldRunner(Runner):
     """Reads one source on a thread of its own and commits the difference, with the position, into its table."""
 
-    def __init__(self, context: EngineContext, entry: Entry, *, source: Source, schema: Schema) -> None:
+    def __init__(
+        self, context: EngineContext, entry: Entry, *, source: Source, schema: Schema, start: Offset | None = None
+    ) -> None:
+        """`start` is where a source that nothing was read of is begun, if that is settled already."""
         super().__init__(context, entry)
         self.source = source
         if context.directory.durable:
@@ -74,7 +77,9 @@ class FoldRunner(Runner):
         self._thread: threading.Thread | None = None
         self._retry = RetryPolicy.while_running()
         known = context.sequence.writer(entry.id)
-        self._position: Offset = source.initial_offset() if known is None else known.position["offset"]
+        self._position: Offset = start if known is None else known.position["offset"]
+        if known is None and start is None:
+            self._position = source.initial_offset()
         self._number = -1 if known is None else known.epoch
         self._loading = known is not None and known.position.get("loading", False)
         """Whether a load was begun that is not complete, of which the table holds rows."""

@@ -20,7 +20,7 @@ from velostream.engine.maintain.fold import FoldRunner
 from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.model.change import ORIGIN, Mode, Write
 from velostream.model.schema import Column, Schema
-from velostream.sources.base import BadRecord, Source
+from velostream.sources.base import BadRecord, Offset, Source
 from velostream.sql.plan import LateData
 
 if TYPE_CHECKING:
@@ -98,9 +98,16 @@ class KeptStreamRunner(FoldRunner):
     """Takes in the rows of one stream for one view. Guarantee: exactly-once, rows and position are one log record."""
 
     def __init__(
-        self, context: EngineContext, entry: Entry, *, source: Source, schema: Schema, lateness: Lateness
+        self,
+        context: EngineContext,
+        entry: Entry,
+        *,
+        source: Source,
+        schema: Schema,
+        lateness: Lateness,
+        start: Offset | None = None,
     ) -> None:
-        super().__init__(context, entry, source=source, schema=schema)
+        super().__init__(context, entry, source=source, schema=schema, start=start)
         self._lateness = lateness
         known = context.sequence.writer(entry.id)
         self._reached = _Reached() if known is None else _Reached(**known.position["reached"])
