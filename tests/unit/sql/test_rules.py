@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
+from velostream.errors import NotExecutableError
 from velostream.sql.parse import parse_statement
 from velostream.sql.rules import RULES, apply_rules
 from velostream.sql.rules.name_lone_texts import name_lone_texts
 from velostream.sql.rules.rename_aggregates import rename_aggregates
 from velostream.sql.rules.rewrite_any_all import rewrite_any_all
 from velostream.sql.rules.rewrite_in_as_value import rewrite_in_as_value
+from velostream.sql.rules.sort_texts_ourselves import sort_texts_ourselves
 
 MEMBER = "(SELECT y FROM s) AS velostream_member(velostream_value)"
 VALUE = "velostream_member.velostream_value"
@@ -120,7 +122,13 @@ def test_nested_subqueries_are_rewritten_too():
 
 def test_rules_are_named_after_their_files():
     assert [rule.__module__.rpartition(".")[2] for rule in RULES] == [rule.__name__ for rule in RULES]
-    assert (rename_aggregates, rewrite_any_all, rewrite_in_as_value, name_lone_texts) == RULES
+    assert (
+        rename_aggregates,
+        sort_texts_ourselves,
+        rewrite_any_all,
+        rewrite_in_as_value,
+        name_lone_texts,
+    ) == RULES
 
 
 @pytest.mark.parametrize(
@@ -134,6 +142,41 @@ def test_rules_are_named_after_their_files():
 )
 def test_rename_aggregates(given, expected):
     assert rewritten(given, rename_aggregates) == expected
+
+
+ORDERED = "STRING_AGG(x, ',') WITHIN GROUP (ORDER BY y DESC NULLS FIRST)"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        "1 AS one",
+        "COUNT(DISTINCT a)",
+        "COUNT(DISTINCT a), SUM(DISTINCT a)",
+        "(SELECT COUNT(DISTINCT a) + COUNT(DISTINCT b) FROM u)",
+    ],
+)
+def test_ordered_texts_stay_where_spark_computes_them(others):
+    text = f"SELECT {ORDERED}, {others} FROM t"
+    assert sort_texts_ourselves(parse_statement(text).query.tree.copy()) == parse_statement(text).query.tree
+
+
+@pytest.mark.parametrize("others", ["COUNT(DISTINCT a), COUNT(DISTINCT b)", "COUNT(DISTINCT a) FILTER (WHERE b)"])
+def test_ordered_texts_beside_distinct_aggregates(others):
+    text = f"SELECT {ORDERED} FILTER (WHERE z), LISTAGG(DISTINCT x) WITHIN GROUP (ORDER BY x), {others} FROM t"
+    ours = rewritten(text, sort_texts_ourselves)
+    assert ours.startswith(
+        "SELECT ARRAY_JOIN(NULLIF(SORT_ARRAY(COLLECT_LIST(NAMED_STRUCT('n0', (y) IS NULL, 'o0', y, 'v', x)) "
+        "FILTER(WHERE (z) AND NOT (x) IS NULL), FALSE).v, ARRAY()), ','), "
+        "ARRAY_JOIN(NULLIF(SORT_ARRAY(COLLECT_SET(NAMED_STRUCT('o0', x, 'v', x)) "
+        "FILTER(WHERE NOT (x) IS NULL), TRUE).v, ARRAY()), ''), COUNT(DISTINCT a)"
+    )
+
+
+def test_texts_ordered_both_ways_beside_distinct_aggregates_are_refused():
+    text = "SELECT LISTAGG(x) WITHIN GROUP (ORDER BY x, y DESC), COUNT(DISTINCT a), COUNT(DISTINCT b) FROM t"
+    with pytest.raises(NotExecutableError, match="upwards and downwards"):
+        rewritten(text, sort_texts_ourselves)
 
 
 def test_a_rewritten_item_keeps_its_name(view):
