@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import velostream
+from velostream.errors import WaitTimeoutError
 from velostream.testing.crash import play_until_crash
 from velostream.testing.services.postgres import PostgresService
 
@@ -66,11 +67,13 @@ def test_a_server_that_goes_and_comes_back(tmp_path: Path, eventually):  # B56
             CREATE TABLE ours AS SELECT id, sku FROM orders;
             CREATE TABLE priced AS SELECT o.id, p.price FROM orders o LEFT JOIN faults_prices p ON o.sku = p.sku;
             CREATE TABLE dear AS SELECT sku FROM faults_prices WHERE price > 1;
+            CREATE TABLE skus (sku STRING);
+            CREATE TABLE faults_skus AS SELECT sku FROM skus {stored});
             """
         )
         feed = connection.memory("orders")
         feed.append([{"id": 1, "sku": "a"}])
-        for name in ("ours", "priced", "insert_into_faults_log_1", "dear"):
+        for name in ("ours", "priced", "insert_into_faults_log_1", "dear", "faults_skus"):
             connection.drain(name, timeout=120)
         with server.stopped():
             feed.append([{"id": 2, "sku": "b"}])
@@ -81,7 +84,13 @@ def test_a_server_that_goes_and_comes_back(tmp_path: Path, eventually):  # B56
                 assert connection.status(name).error is not None
             assert connection.execute("SELECT * FROM dear").fetchall() == [("b",)]
             feed.append([{"id": 3, "sku": "a"}])
-        for name in ("insert_into_faults_log_1", "priced"):
+            connection.execute("INSERT INTO skus VALUES ('a')")
+            eventually(lambda: connection.status("faults_skus").attempts > 0, what="the view's first attempt")
+            with pytest.raises(WaitTimeoutError, match="did not catch up in time") as caught:
+                connection.drain("faults_skus", timeout=0.5)
+            assert f"last error: {connection.status('faults_skus').error}" in str(caught.value.detail)
+            assert caught.value.hint == caught.value.__cause__.hint
+        for name in ("insert_into_faults_log_1", "priced", "faults_skus"):
             connection.drain(name, timeout=60)
         eventually(
             lambda: (

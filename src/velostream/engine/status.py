@@ -58,6 +58,8 @@ class StatusBoard:
         self._status = Status(name, str(kind), state, reason)
         self._was_ready = state is State.READY
         self._failure: VelostreamError | None = None
+        self._trouble: VelostreamError | None = None
+        """What it said last: a failure, or what is being retried."""
         self._rate = _Rate()
         self._counters: dict[str, int] = {}
         self._progress: _Progress | None = None
@@ -95,6 +97,7 @@ class StatusBoard:
             text = None if error is None else error.message + (f": {error.detail}" if error.detail else "")
             self._status = replace(current, state=state, reason=reason, since=since, error=text)
             self._failure = error if state in (State.FAILED, State.DEGRADED) else None
+            self._trouble = error
             if state is State.READY:
                 self._was_ready = True
                 self._status = replace(self._status, attempts=0, next_retry_at=None)
@@ -154,11 +157,17 @@ class StatusBoard:
             raise QueryError(f'query "{self._status.name}" is stopped', hint="RESTART QUERY starts it again")
 
     def timed_out(self, what: str) -> WaitTimeoutError:
+        """The error of somebody whose time is up; tells the trouble that is being retried, if there is some."""
         status = self._status
         detail = f"it is {status.state}" + (f": {status.reason}" if status.reason else "")
         if status.error:
             detail += f"; last error: {status.error}"
-        return WaitTimeoutError(f'{status.kind} "{status.name}" {what}', detail=detail)
+        trouble = self._trouble
+        timeout = WaitTimeoutError(
+            f'{status.kind} "{status.name}" {what}', detail=detail, hint=None if trouble is None else trouble.hint
+        )
+        timeout.__cause__ = trouble
+        return timeout
 
 
 class _Progress:

@@ -191,8 +191,10 @@ class ViewRunner(Runner):
         wanted = {entry.id: self.context.table(entry.id).version for entry in self.inputs.values()}
         while not all(self.reflects.get(entry_id, -1) >= version for entry_id, version in wanted.items()):
             self.board.raise_if_dead()
-            if self.board.state is State.DEGRADED and self.board.failure is not None:
-                raise self.board.failure
+            failure = self.board.failure
+            if failure is not None and not failure.category.retriable:
+                # Nothing is tried before an input changes.
+                raise failure
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")
             self._loop.wake()
