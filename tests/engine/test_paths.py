@@ -6,6 +6,8 @@ import json
 from decimal import Decimal
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import velostream
 
@@ -71,6 +73,68 @@ def test_lists_are_those_of_the_api(connection):  # B24 B26
         found = [row[number] for row in rows]
         values = [value for one in found if one is not None for value in (one if isinstance(one, list) else [one])]
         assert values == table.wildcard_values(path), path
+
+
+_NAMES = st.sampled_from(["a", "A", "b", "price"])
+_NUMBERS = st.integers(-3, 200)
+_PRICES = st.none() | st.decimals(0, 99, places=2)
+_ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "Fixed": st.none() | st.fixed_dictionaries({"A": _NUMBERS, "Price": _PRICES}),
+            "named": st.none() | st.dictionaries(_NAMES, _PRICES, max_size=3),
+            "listed": st.none()
+            | st.lists(st.none() | st.fixed_dictionaries({"Id": _NUMBERS, "price": _PRICES}), max_size=3),
+            "document": st.none()
+            | st.just("plain text")
+            | st.recursive(
+                _NUMBERS | st.booleans() | st.text("xy", max_size=2),
+                lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_NAMES, inner, max_size=3),
+                max_leaves=8,
+            ).map(json.dumps),
+        }
+    ),
+    min_size=10,
+    max_size=20,
+)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=_ROWS)
+def test_sql_and_the_api_find_the_same(connection, rows):  # B24 B26 B27
+    connection.execute("""
+        CREATE OR REPLACE TABLE nested (
+            id INT PRIMARY KEY, Fixed STRUCT<A: INT, Price: DECIMAL(10,2)>, named MAP<STRING, DECIMAL(10,2)>,
+            listed ARRAY<STRUCT<Id: INT, price: DECIMAL(10,2)>>, document STRING)
+    """)
+    table = connection.table("nested")
+    table.insert([{"id": number, **row} for number, row in enumerate(rows)])
+    paths = [
+        *("fixed.**", "FIXED.**.price", "named.*", "named.**.a", "listed[*].ID", "listed[PRICE > 10].id", "listed.**"),
+        *("document.*", "document.**", "document.**.price", "document.a[*]", "document.**.a"),
+        *("**.price", "**.a", "**.Id", "*.price", "*.a", "**.fixed.price", "**.document.a", "**.named.**"),
+    ]
+    items = ", ".join(f"{path} AS p{number}" for number, path in enumerate(paths))
+    found = connection.execute(f"SELECT {items} FROM nested ORDER BY id").fetchall()
+    for number, path in enumerate(paths):
+        values = [_plain(value) for row in found for value in row[number]]
+        assert values == [_plain(value) for value in table.wildcard_values(path)], path
+    aggregates = ["COUNT(**.price)", "COUNT(*.a)", "SUM(listed.**.PRICE)", "AVG(named.*)", "MIN(fixed.**.a)"]
+    values = connection.execute(f"SELECT {', '.join(aggregates)} FROM nested").fetchone()
+    assert list(values) == [table.wildcard_aggregate(one) for one in aggregates]
+
+
+def _plain(value):
+    """A value as SQL and the API both know it: SQL gives one type for all, which may be text."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        value = json.loads(value, parse_float=Decimal)
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(Decimal(value).normalize()) if str(value).lstrip("-")[:1].isdigit() else value
 
 
 def test_one_number_from_the_end_is_one_value(connection):

@@ -24,16 +24,16 @@ def register_json_values(session: SparkSession) -> None:
     session.udf.register(JSON_VALUES, made)
 
 
-def json_values(texts: pa.Array, paths: pa.Array, wanted: pa.Array) -> pa.Array:
-    """The values along a path in each text that is a JSON document, as text; none in any other text.
+def json_values(texts: pa.Array, path: pa.Array, wanted: pa.Array, *more: pa.Array) -> pa.Array:
+    """The values along one or more paths in each text that is a JSON document, as text; none in any other text.
 
-    `wanted` is `any`, or `number` or `text` for values of that kind alone. Path and kind are the same for all texts.
+    `wanted` is `any`, or `number` or `text` for values of that kind alone. Paths and kind are the same for all texts.
     """
     found: list[list[str]] = [[] for _ in range(len(texts))]
     if len(texts):
-        steps = parse_path(paths[0].as_py()).steps[1:]
+        paths = [parse_path(one[0].as_py()).steps[1:] for one in (path, *more)]
         kind = wanted[0].as_py()
-        for row, value in document_values(texts, steps):
+        for row, value in document_values(texts, *paths):
             if kind == "any" or _kind(value) == kind:
                 found[row].append(_text(value))
     try:

@@ -73,11 +73,14 @@ def _values(snapshot: Snapshot, path: Path) -> list[Any]:
     return values if path.comparison is None else [value for value in values if path.comparison.holds(value)]
 
 
-def document_values(texts: pa.Array, steps: Sequence[Step]) -> Iterator[tuple[int, Any]]:
-    """The number of a text and a value in the JSON document it is, for every value that the steps lead to, in order."""
+def document_values(texts: pa.Array, *paths: Sequence[Step]) -> Iterator[tuple[int, Any]]:
+    """The number of a text and a value in the JSON document it is, for every value that one of the paths leads to.
+
+    In the order of the documents, each value once.
+    """
     there = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
     documents = _Piece(texts.take(pa.array(there)), (there, np.zeros(len(there), dtype=np.int64)))
-    for place, value in _placed(_followed(documents, steps)):
+    for place, value in _placed([found for steps in paths for found in _followed(documents, steps)]):
         yield place[0], value
 
 
@@ -198,9 +201,9 @@ def _field(piece: _Piece, name: str) -> Iterator[_Piece]:
             lambda value: [(list(value).index(name), value[name])] if isinstance(value, dict) and name in value else (),
         )
     elif pa.types.is_struct(values.type):
-        number = values.type.get_field_index(name)
-        if number >= 0:
-            yield piece.child(pc.struct_field(values, [number]), number)
+        for number, field in enumerate(values.type):
+            if field.name.lower() == name.lower():
+                yield piece.child(pc.struct_field(values, [number]), number)
     elif pa.types.is_map(values.type):
         keys = values.keys.cast(pa.string())
         wanted = pc.if_else(pc.equal(keys, name), values.items, pa.scalar(None, values.items.type))
@@ -225,7 +228,10 @@ def _chosen_elements(piece: _Piece, step: Element | Slice | Filter) -> Iterator[
             )
         case Filter(comparisons):
             for elements in _elements(piece):
-                passing = [number for number, value in enumerate(elements.python()) if _passes(value, comparisons)]
+                stored = comparisons
+                if not isinstance(elements.values, list):
+                    stored = tuple((_stored_names(elements.values.type, names), one) for names, one in comparisons)
+                passing = [number for number, value in enumerate(elements.python()) if _passes(value, stored)]
                 yield elements.take(np.array(passing, dtype=np.int64))
 
 
@@ -237,6 +243,17 @@ def _bound(given: int | None, length: Any, otherwise: Any) -> Any:
 
 def _passes(value: Any, comparisons: Sequence[tuple[tuple[str, ...], Comparison]]) -> bool:
     return all(comparison.holds(_field_below(value, names)) for names, comparison in comparisons)
+
+
+def _stored_names(type_: pa.DataType, names: Sequence[str]) -> tuple[str, ...]:
+    """The names as structs have them, whose fields are found in any case of letters; keys of maps are as they are."""
+    stored = []
+    for name in names:
+        fields = list(type_) if pa.types.is_struct(type_) else []
+        field = next((field for field in fields if field.name.lower() == name.lower()), None)
+        type_ = field.type if field is not None else type_.item_type if pa.types.is_map(type_) else pa.null()
+        stored.append(name if field is None else field.name)
+    return tuple(stored)
 
 
 def _field_below(value: Any, names: Sequence[str]) -> Any:

@@ -174,7 +174,7 @@ class _Speller:
 
     def _values(self, head: _Head, declared: exp.Cast | None, *, wanted: str = "any") -> Values:
         """The values of a path; as a cast around it says where there is one, else as they are found."""
-        found = values_along(head.steps, head.value, head.type, wanted=wanted)
+        found = values_along(head.steps, head.value, head.type, wanted=wanted, of_row=head.row is not None)
         if head.row is not None:
             found = replace(found, tree=_reading_columns(found.tree, head.row))
         if declared is None:

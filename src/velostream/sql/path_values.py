@@ -22,7 +22,8 @@ from velostream.sql.coercion import common_type_of, is_float, is_numeric, is_tex
 from velostream.sql.naming import identifier
 
 JSON_VALUES = "velostream_json_values"
-"""Function of the engine: (JSON text, path, what is wanted) gives the values along the path as an ARRAY of texts."""
+"""Function of the engine: (JSON text, path, what is wanted, more paths …) gives an ARRAY of the values along the paths,
+as texts, each value once."""
 DOCUMENT = "value"
 """The name that a document has at the beginning of the path given to that function."""
 VALUE_TYPE = "velostream_value_type"
@@ -63,17 +64,24 @@ class Values:
     """Whether they came out of JSON text or a VARIANT, as text whatever they are there."""
 
 
-def values_along(steps: Sequence[Step], value: exp.Expr, type_: ValueType, *, wanted: str = "any") -> Values:
-    """The values below one; `wanted` says which a document gives: `any`, or only each `number` or `text`."""
+def values_along(
+    steps: Sequence[Step], value: exp.Expr, type_: ValueType, *, wanted: str = "any", of_row: bool = False
+) -> Values:
+    """The values below one; `wanted` says which a document gives: `any`, or only each `number` or `text`.
+
+    `of_row`: the value is a whole row, so that the texts in it are columns, which may hold documents.
+    """
     if isinstance(type_, Variant) or is_text(type_):
         text = call("to_json", value) if isinstance(type_, Variant) else value
-        path = path_text(Path((Field(DOCUMENT), *steps)))
-        found = call(JSON_VALUES, text, exp.Literal.string(path), exp.Literal.string(wanted))
-        return Values(found, pa.string(), from_text=True)
+        return Values(_in_document(text, [steps], wanted), pa.string(), from_text=True)
     types = _types_found(steps, value, type_, nested_keys=True)
     nested_keys = len(set(map(pa.types.is_nested, types))) < 2
     if not nested_keys:
         types = _types_found(steps, value, type_, nested_keys=False)
+    if of_row and _Follower(steps, lambda found, _: found, nested_keys=nested_keys).looks_into_columns(type_):
+        convert = _written_as_text(wanted)
+        follower = _Follower(steps, convert, nested_keys=nested_keys, documents=wanted)
+        return Values(follower.all_values(value, type_, pa.string()), pa.string(), from_text=True)
     target = _common(types)
     follower = _Follower(
         steps, lambda found, found_type: _converted(found, found_type, target), nested_keys=nested_keys
@@ -90,6 +98,22 @@ def _types_found(steps: Sequence[Step], value: exp.Expr, type_: pa.DataType, *, 
 
     _Follower(steps, collect, nested_keys=nested_keys).follow(value, type_)
     return found
+
+
+def _in_document(text: exp.Expr, paths: Sequence[Sequence[Step]], wanted: str) -> exp.Expr:
+    """The values along paths in the document that a text is."""
+    first, *others = [exp.Literal.string(path_text(Path((Field(DOCUMENT), *steps)))) for steps in paths]
+    return call(JSON_VALUES, text, first, exp.Literal.string(wanted), *others)
+
+
+def _written_as_text(wanted: str) -> _Convert:
+    """How values are given as those of documents are: as text, only those of the kind that is wanted."""
+
+    def convert(value: exp.Expr, type_: pa.DataType) -> exp.Expr | None:
+        kind = "text" if is_text(type_) else "number" if is_numeric(type_) else "other"
+        return _converted(value, type_, pa.string()) if wanted in ("any", kind) else None
+
+    return convert
 
 
 def single_value(steps: Sequence[Step], value: exp.Expr, type_: ValueType) -> Values:
@@ -154,7 +178,8 @@ class _Found:
 
 _States = frozenset[int]
 """Numbers of the steps that may come next; one past the last: the value is found."""
-_Convert = Callable[[exp.Expr, pa.DataType], exp.Expr]
+_Convert = Callable[[exp.Expr, pa.DataType], exp.Expr | None]
+"""What is given for a value that is found; None: nothing."""
 
 
 class _Follower:
@@ -164,10 +189,14 @@ class _Follower:
     would mix structs with the prices inside of them, it is not looked for: `nested_keys` is False.
     """
 
-    def __init__(self, steps: Sequence[Step], convert: _Convert, *, nested_keys: bool) -> None:
+    def __init__(
+        self, steps: Sequence[Step], convert: _Convert, *, nested_keys: bool, documents: str | None = None
+    ) -> None:
+        """With `documents` steps begin at a row, and lead into texts of its columns, to values of that kind."""
         self._steps = steps
         self._convert = convert
         self._nested_keys = nested_keys
+        self._documents = documents
         self._variables = 0
 
     def all_values(self, value: exp.Expr, type_: pa.DataType, target: pa.DataType) -> exp.Expr:
@@ -182,13 +211,42 @@ class _Follower:
         return exp.Coalesce(this=kept, expressions=[nothing]) if found.many else kept
 
     def follow(self, value: exp.Expr, type_: pa.DataType) -> _Found | None:
-        return self._at(value, type_, self._reached(frozenset((0,))))
+        states = self._reached(frozenset((0,)))
+        if self._documents is None:
+            return self._at(value, type_, states)
+        parts: list[_Found | None] = []
+        for column in type_:
+            inside = field_of(value.copy(), column.name)
+            after = self._after_name(states, str(column.name).lower(), in_struct=True)
+            parts.append(self._at(inside, column.type, after) if after else None)
+            below = self._paths_below(after)
+            if below and is_text(column.type):
+                parts.append(_Found(_in_document(inside.copy(), below, self._documents), many=True))
+        return _joined([part for part in parts if part is not None])
+
+    def looks_into_columns(self, row: pa.StructType) -> bool:
+        """Whether steps that begin at a row lead into a column of text."""
+        states = self._reached(frozenset((0,)))
+        return any(
+            is_text(column.type)
+            and self._paths_below(self._after_name(states, str(column.name).lower(), in_struct=True))
+            for column in row
+        )
+
+    def _paths_below(self, states: _States) -> list[Sequence[Step]]:
+        """The paths that may go on from a value, but for those that are part of `**`."""
+        return [
+            self._steps[state:]
+            for state in sorted(states)
+            if state < len(self._steps) and not (state - 1 in states and isinstance(self._steps[state - 1], AnyDepth))
+        ]
 
     def _at(self, value: exp.Expr, type_: pa.DataType, states: _States) -> _Found | None:
         """What is found at a value and below it; None where the types say that it is nothing."""
         parts: list[_Found | None] = []
         if len(self._steps) in states:
-            parts.append(_Found(self._convert(value.copy(), type_), many=False))
+            given = self._convert(value.copy(), type_)
+            parts.append(None if given is None else _Found(given, many=False))
         if pa.types.is_struct(type_):
             for child in type_:
                 after = self._after_name(states, str(child.name).lower(), in_struct=True)

@@ -59,6 +59,7 @@ def t(request):
         ("positions.*.shares < 100", [75, 25]),
         ("positions.*.price > 300", [Decimal("330.25"), Decimal("450.50")]),
         ("POSITIONS.MSFT.shares", [75]),
+        ("positions.**.MSFT.shares", [75]),
         ('positions."MSFT".price', [Decimal("330.25")]),
         ("positions.*", list(POSITIONS.values())),
         ("**.shares", [150, 75, 25]),
@@ -163,6 +164,17 @@ def test_arrays(form, path, expected):
     values = [ORDERS, [{"id": 7, "amount": None}], [], None]
     table = table_with(form, *(as_text(v) if form == "STRING" and v is not None else v for v in values))
     assert table.wildcard_values(path) == expected
+
+
+def test_fields_of_structs_are_found_in_any_case_of_letters_and_keys_as_they_are():
+    fields = table_with("ARRAY<STRUCT<Name: STRING, size: STRUCT<Width: INT>>>", [{"Name": "a", "size": {"Width": 3}}])
+    assert fields.wildcard_values("positions[*].name") == ["a"]
+    assert fields.wildcard_values("**.WIDTH") == [3]
+    assert fields.wildcard_values("positions[NAME = 'a' AND Size.width > 2].Name") == ["a"]
+    for form, value in (("MAP<STRING, INT>", {"Name": 1}), ("STRING", '{"Name": 1}')):
+        keys = table_with(form, value)
+        assert keys.wildcard_values("positions.Name") == [1]
+        assert keys.wildcard_values("positions.name") == []
 
 
 def test_text_that_is_no_document_has_nothing_below_it():

@@ -50,8 +50,22 @@ def test_a_path_is_an_expression_of_spark(funds, plan, path, compiled):  # B24 B
 
 
 def test_a_map_of_structs_gives_no_structs_among_their_fields(funds, plan):
-    assert "AS ARRAY<DECIMAL(10, 2)>" in plan("SELECT **.price FROM funds").sql
+    without_text = "(SELECT id, positions, desk, orders FROM funds) f"
+    assert "AS ARRAY<DECIMAL(10, 2)>" in plan(f"SELECT **.price FROM {without_text}").sql
     assert "AS ARRAY<STRING>" in plan("SELECT desk.** FROM funds").sql
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [
+        ("**.price", "'\"value\".**.\"price\"', 'any')"),
+        ("*.price", "'\"value\".\"price\"', 'any')"),
+        ("**.doc.price", '\'"value".**."doc"."price"\', \'any\', \'"value"."price"\')'),
+    ],
+)
+def test_a_path_from_a_star_looks_into_the_documents_of_columns(funds, plan, path, inside):  # B26
+    assert f"VELOSTREAM_JSON_VALUES(`funds`.`doc`, {inside}" in plan(f"SELECT {path} FROM funds").sql
+    assert "VELOSTREAM_JSON_VALUES" not in plan("SELECT * FROM funds").sql
 
 
 @pytest.mark.parametrize(
