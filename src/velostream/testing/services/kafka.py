@@ -74,7 +74,9 @@ class KafkaService(Service):
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        self.run([*self._java("-Xmx128m"), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", self._settings])
+        # In one word: an id may begin with a dash.
+        identity = f"--cluster-id={cluster}"
+        self.run([*self._java("-Xmx128m"), "kafka.tools.StorageTool", "format", identity, "-c", self._settings])
 
     def command(self) -> Sequence[str]:
         return [*self._java("-Xms256m", "-Xmx768m"), "kafka.Kafka", str(self._settings)]
