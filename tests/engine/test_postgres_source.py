@@ -157,6 +157,23 @@ def test_what_a_log_keeps_for_a_table_is_among_its_figures(connection, url, even
     connection.execute("DROP TABLE watched")
 
 
+def test_a_column_that_came_later_is_taken_in_by_who_asks_for_it_then(connection, url):  # B10
+    run(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    create = f"CREATE OR REPLACE TABLE {{}} AS SELECT * FROM '{url}?table=t&cdc=true'"
+    for name in ("early", "replaced"):
+        connection.execute(create.format(name))
+        connection.wait(name, timeout=60)
+    run(url, "ALTER TABLE t ADD extra int DEFAULT 7", "INSERT INTO t VALUES (2, 8)")
+    connection.execute(create.format("replaced"))
+    connection.wait("replaced", timeout=60)
+    run(url, "INSERT INTO t VALUES (3, 9)")
+    for name, rows in (("early", [(1,), (2,), (3,)]), ("replaced", [(1, 7), (2, 8), (3, 9)])):
+        connection.drain(name, timeout=60)
+        assert sorted(connection.execute(f"SELECT * FROM {name}").fetchall()) == rows
+        connection.execute(f"DROP TABLE {name}")
+    assert run(url, "SELECT * FROM pg_publication") == []
+
+
 def test_tables_that_share_a_slot_lose_nothing_over_a_restart(url, tmp_path):  # B55
     for table in ("a", "b"):
         run(url, f"CREATE TABLE {table} (id int PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")

@@ -88,9 +88,8 @@ class Launcher:
     def fold(self, bound: BoundInput) -> Entry:
         """The hidden table of a source that is no stream, made and started when it is the first to ask."""
         spec = present(bound.spec)
-        identity = spec.identity()
         with self._lock:
-            entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
+            entry, identity = self._folded(spec, bound.schema)
             if entry is None:
                 # Records that stand for rows by another key than one of their columns say so by their origin.
                 by_origin = self.book.open(spec).capabilities.emits is Emits.UPSERTS and not bound.schema.key
@@ -106,6 +105,17 @@ class Launcher:
                 source = self.book.open(spec)
                 self._run(FoldRunner(self.context, entry, source=source, schema=bound.schema, start=bound.start))
             return entry
+
+    def _folded(self, spec: SourceSpec, schema: Schema) -> tuple[Entry | None, str]:
+        """The table of a source that has these columns, and what to call one that is to be made.
+
+        A source may have got columns since others began to read it, who go on with those that they know.
+        """
+        digest = hashlib.sha256(repr(schema.to_json()).encode()).hexdigest()[:16]
+        identities = (spec.identity(), f"{spec.identity()} {digest}")
+        found = [self.context.catalog.hidden(EntryKind.SOURCE, identity) for identity in identities]
+        fitting = next((one for one in found if one is not None and _has_columns(present(one.schema), schema)), None)
+        return fitting, identities[0] if found[0] is None else identities[1]
 
     def kept_stream(self, bound: BoundInput, expiry: Expiry, owner: Entry) -> Entry:
         """The hidden table of the rows of a stream that a view of joined streams still needs, made if need be."""
@@ -620,6 +630,13 @@ class _QueueConsumer(TransformingConsumer):
         rows = self.rows_of(batch)
         give = partial(self.arrived.put_nowait, rows) if rows.num_rows else None
         return Outcome(Part(), rows.num_rows, give)
+
+
+def _has_columns(folded: Schema, schema: Schema) -> bool:
+    """Whether a source with this schema has been folded into that."""
+    kept = [column for column in folded.columns if column.name != ORIGIN]
+    same = [(column.name, column.type) for column in kept] == [(column.name, column.type) for column in schema.columns]
+    return same and tuple(name for name in folded.key if name != ORIGIN) == schema.key
 
 
 def gate_policy(options: Options) -> GatePolicy:
