@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.errors import SourceError, StoreError, TableError, UnsupportedError
+from velostream.errors import SourceError, StoreError, TableError
 from velostream.formats.json import json_column
 from velostream.formats.options import RECORD_OPTIONS, format_settings
 from velostream.formats.registry import RECORD_NAMES, record_format
@@ -30,7 +30,7 @@ from velostream.model.options import Option, OptionType
 from velostream.model.rows import json_text
 from velostream.model.schema import Schema
 from velostream.sinks.base import Sink, SinkCapabilities, SinkSpec
-from velostream.sinks.common import with_parameters
+from velostream.sinks.common import check_change_keys, with_parameters
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
@@ -91,7 +91,9 @@ class KafkaSink(Sink):
             if fits is not None and not fits(column.type):
                 raise TableError.wrong_type(self._address.topic, column.name, expected=expected, got=column.sql_type)
         if self.spec.changes:
-            self._check_keys(schema)
+            # A message speaks for the row of its key.
+            names = (_KEY,) if _KEY in schema.names else self._key
+            check_change_keys(schema, names, target=f'topic "{self._address.topic}"')
         self._format.encode(_values(schema.arrow.empty_table()))
         with self._as_store():
             if self.settings.boolean("topic.create.if.missing"):
@@ -118,19 +120,6 @@ class KafkaSink(Sink):
             writer.close()
         self._writers.clear()
         self._client.close()
-
-    def _check_keys(self, schema: Schema) -> None:
-        """A message speaks for the row of its key, so no two rows may have one in common."""
-        names = (_KEY,) if _KEY in schema.names else self._key
-        if schema.key and set(schema.key) <= set(names):
-            return
-        known = f"messages are known by {', '.join(names)}, rows by {', '.join(schema.key)}"
-        raise UnsupportedError(
-            f'topic "{self._address.topic}" can\'t be told which rows change or leave',
-            detail=known if schema.key else "the query gives rows without a key",
-            hint="give it one: SELECT id PRIMARY KEY, …; the option key names all of its columns, or is left out",
-            code="unsupported-capability",
-        )
 
     def _changes(self, rows: pa.Table) -> Iterator[_Message]:
         """The newest value of each key, and nothing for keys that are gone."""

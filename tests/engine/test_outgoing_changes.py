@@ -1,4 +1,4 @@
-"""Changes of views into topics of a real broker: the newest value of each key, and tombstones for keys that leave."""
+"""Changes of views on their way out: into topics of a real broker, with tombstones, and into tables of stores."""
 
 import random
 
@@ -93,7 +93,7 @@ def test_what_can_not_be_told_of_rows_that_leave_is_refused(broker, tmp_path):
         connection.execute("CREATE TABLE keyed (id BIGINT PRIMARY KEY, name STRING)")
         refused = {
             f"INSERT INTO {topic} SELECT * FROM bag EMIT CHANGES": "without a key",
-            f"INSERT INTO {topic} WITH ('key' = 'name') SELECT * FROM keyed EMIT CHANGES": "known by name",
+            f"INSERT INTO {topic} WITH ('key' = 'name') SELECT * FROM keyed EMIT CHANGES": "it knows them by name",
             f"INSERT INTO file://{tmp_path}/out/ SELECT * FROM keyed EMIT CHANGES": 'kind "file" can\'t do "changes"',
         }
         for statement, reason in refused.items():
@@ -101,3 +101,21 @@ def test_what_can_not_be_told_of_rows_that_leave_is_refused(broker, tmp_path):
                 connection.execute(statement)
             assert reason in f"{caught.value.message} {caught.value.detail}"
         assert connection.queries() == []
+
+
+def test_a_table_of_a_store_becomes_what_the_view_is(tmp_path):  # B55
+    generator = random.Random(11)
+    target = f"sql://sqlite:///{tmp_path}/shop.db?table=totals"
+    with velostream.connect() as connection:
+        connection.execute("CREATE TABLE sales (id BIGINT PRIMARY KEY, region STRING, amount BIGINT)")
+        connection.execute(f"INSERT INTO '{target}' SELECT id, amount FROM sales WHERE amount > 30 EMIT CHANGES")
+        for _ in range(5):
+            change_at_random(connection, generator, 10)
+        connection.drain("insert_into_sql_1", timeout=60)
+        stored = rows(connection, f"SELECT id, amount FROM '{target}'")
+        assert stored == rows(connection, "SELECT id, amount FROM sales WHERE amount > 30")
+        with pytest.raises(UnsupportedError, match='table "others"'):
+            connection.execute(
+                f"INSERT INTO 'sql://sqlite:///{tmp_path}/shop.db?table=others&key=region' "
+                "SELECT id, region FROM sales EMIT CHANGES"
+            )
