@@ -7,7 +7,7 @@ import pytest
 import velostream
 from velostream.engine.context import EngineContext
 from velostream.engine.status import State
-from velostream.errors import UnsupportedError
+from velostream.errors import NotExecutableError, UnsupportedError
 from velostream.testing.kafka_feed import settled_end
 from velostream.testing.services.kafka import KafkaService
 
@@ -100,6 +100,8 @@ def test_what_can_not_be_told_of_rows_that_leave_is_refused(broker, tmp_path):
             with pytest.raises(UnsupportedError) as caught:
                 connection.execute(statement)
             assert reason in f"{caught.value.message} {caught.value.detail}"
+        with pytest.raises(NotExecutableError, match="EMIT CHANGES"):
+            connection.execute("INSERT INTO bag SELECT * FROM keyed EMIT CHANGES")
         assert connection.queries() == []
 
 

@@ -139,6 +139,12 @@ class TableWriter:
             names = target_columns(self._context.table_of(target), statement, bound.schema.names)
             bound = bound.renamed(names)
             return Result.done(f'query "{self._definitions.insert(statement, target, bound, starts)}" started')
+        if query.emit is st.Emit.CHANGES:
+            raise NotExecutableError.statement(
+                "INSERT INTO a table SELECT … FROM tables EMIT CHANGES",
+                hint="CREATE TABLE … AS SELECT … is kept up to date with the tables that it reads",
+                text=statement.text,
+            )
         self._refuse_gathering(transaction, statement)
         table = self._table(target, transaction)
         if statement.upsert and not table.schema.key:

@@ -24,6 +24,8 @@ _ANSWER = re.compile(r"Azure Error: \[(\w*)\](?: (\d{3})\b)?")
 """Its code and the status, as Arrow's client puts them into its errors. Without a status there was no answer."""
 _CATEGORIES = {401: Category.AUTHENTICATION, 403: Category.AUTHENTICATION, 404: Category.MISSING}
 _PASSING = (408, 429)
+_SIGNATURE = re.compile(r"\bsig=[^&\s'\"]+")
+"""Of a shared access signature: the client's errors name addresses with all of it."""
 _NO_CREDENTIAL = re.compile(r"GetToken|Credential")
 
 
@@ -75,8 +77,12 @@ class AzureStore(ObjectStore):
         if self.account_key is not None:
             settings["account_key"] = self.account_key
         if self.sas_token is not None:
-            settings["sas_token"] = self.sas_token
+            # Arrow puts it behind the address as it is.
+            settings["sas_token"] = "?" + self.sas_token.removeprefix("?")
         return AzureFileSystem(self.account, **settings)
+
+    def told(self, error: OSError) -> str:
+        return _SIGNATURE.sub("sig=***", str(error))
 
     def category_of(self, error: OSError) -> Category:
         if isinstance(error, FileNotFoundError):

@@ -40,6 +40,10 @@ class ObjectStore(ABC):
     def category_of(self, error: OSError) -> Category:
         """What kind of trouble Arrow's client speaks of."""
 
+    def told(self, error: OSError) -> str:
+        """What Arrow's client says, without secrets. A store whose client may tell one has to take it out."""
+        return str(error)
+
     @classmethod
     def path_of(cls, uri: str) -> str:
         """`bucket/key` of an address."""

@@ -100,7 +100,7 @@ class ObjectSink(Sink):
                 hint = f"check the bucket; {self._store.access_hint}"
             raise StoreError(
                 f'"{self._store.shown(self._folder)}/" can\'t be written',
-                detail=str(error),
+                detail=self._store.told(error),
                 hint=hint,
                 code="store-unreachable",
                 category=category,

@@ -184,7 +184,7 @@ class Objects:
             case _:
                 what, code, hint = "can't be reached", "source-unreachable", self._store.reach_hint
         message = f'object "{self._store.shown(path)}" {what}'
-        return SourceError(message, detail=str(error), hint=hint, code=code, category=category)
+        return SourceError(message, detail=self._store.told(error), hint=hint, code=code, category=category)
 
 
 def _expression(pattern: str) -> str:

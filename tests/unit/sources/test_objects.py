@@ -1,5 +1,9 @@
 """Google's and Azure's stores by real emulators: what is special about each, beyond the suite that all kinds run."""
 
+import base64
+import hmac
+from urllib.parse import unquote, urlencode
+
 import pytest
 
 from velostream.errors import Category, OptionError, VelostreamError, render_text
@@ -79,6 +83,34 @@ def test_a_wrong_account_key_is_refused():
         source_of("abfs", "abfs://container/*.csv", **{"abfs.account.key": wrong}).schema()
     assert refused.value.category is Category.AUTHENTICATION
     assert wrong not in render_text(refused.value)
+
+
+def shared_access_signature(*, key):
+    fields = {"sp": "rl", "ss": "b", "srt": "sco", "st": "", "se": "2099-01-01T00:00:00Z", "sip": "", "spr": ""}
+    fields |= {"sv": "2022-11-02", "ses": ""}
+    signed = "".join(f"{value}\n" for value in (AzureService.storage_account, *fields.values()))
+    digest = hmac.digest(base64.b64decode(key), signed.encode(), "sha256")
+    return urlencode({name: value for name, value in fields.items() if value} | {"sig": base64.b64encode(digest)})
+
+
+@pytest.mark.parametrize("begins", ["", "?"])
+def test_a_shared_access_signature_lets_in_and_is_told_in_no_error(begins):
+    service = AzureService.shared()
+    bucket = service.new_database()
+    put("abfs", bucket, "a.csv", "id\n1\n")
+    endpoint = {name: value for name, value in service.options.items() if name != "abfs.account.key"}
+
+    def let_in(token):
+        return load(Group.SOURCES, "abfs")(SourceSpec("abfs", f"{bucket}/*.csv", {**endpoint, "abfs.sas.token": token}))
+
+    source = let_in(begins + shared_access_signature(key=service.account_key))
+    assert read(source, source.initial_offset(), source.latest_offset(source.initial_offset())) == [{"id": 1}]
+    wrong = shared_access_signature(key="d3Jvbmc=")
+    with pytest.raises(VelostreamError) as refused:
+        let_in(begins + wrong).schema()
+    assert refused.value.category is Category.AUTHENTICATION
+    assert wrong.rpartition("=")[2] not in render_text(refused.value)
+    assert unquote(wrong.rpartition("=")[2]) not in render_text(refused.value)
 
 
 def test_an_access_token_goes_to_the_store_and_into_no_error():
