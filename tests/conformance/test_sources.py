@@ -74,12 +74,10 @@ FEEDS = {
     "gs": {
         "csv once": lambda _: GsFeed("csv"),
         "parquet watched": lambda _: GsFeed("parquet", watch="true"),
-        "jsonl gzip appended": lambda _: GsFeed("jsonl.gz", watch_mode="append"),
     },
     "abfs": {
         "csv once": lambda _: AbfsFeed("csv"),
         "parquet watched": lambda _: AbfsFeed("parquet", watch="true"),
-        "jsonl gzip appended": lambda _: AbfsFeed("jsonl.gz", watch_mode="append"),
     },
     "redis": {
         "stream": lambda _: RedisFeed("stream"),
