@@ -107,7 +107,7 @@ def _bounds(part: exp.Expr, left: set[str], right: str) -> Iterator[str]:
         return
     if not isinstance(part, exp.EQ):
         yield "below" if isinstance(part, _AT_LEAST) == (first == "left") else "above"
-    elif _is_of_window(part.this) and _is_of_window(part.expression):
+    elif _is_of_window(part.this) == _is_of_window(part.expression):
         yield from ("below", "above")
 
 

@@ -252,6 +252,7 @@ def test_planning_does_not_change_the_query(shop):
     [
         ("a.ts BETWEEN b.ts AND b.ts + INTERVAL '5' MINUTE", True),
         ("b.ts >= a.ts - INTERVAL '1' HOUR AND a.ts + INTERVAL '1' HOUR > b.ts", True),
+        ("a.ts = b.ts", True),
         ("a.ts >= b.ts", False),
         ("a.ts >= b.ts AND b.ts < a.ts", False),
         ("a.ts BETWEEN TIMESTAMP '2024-01-01' AND now()", False),

@@ -2,19 +2,21 @@
 
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from math import nan
 
 import pyarrow as pa
 import pytest
 
-from velostream.testing.fuzz.case import Case, Commit, CreateTable, CreateView, Look, Restart
+from velostream.testing.fuzz.case import Append, Case, Commit, CreateTable, CreateView, Look, Restart
 from velostream.testing.fuzz.changes import Change, Kind, TableSpec
 from velostream.testing.fuzz.compare import difference
 from velostream.testing.fuzz.generate import generate
 from velostream.testing.fuzz.player import Failure
 from velostream.testing.fuzz.shrink import shrink
-from velostream.testing.fuzz.values import TEXT, WHOLE
+from velostream.testing.fuzz.timed import TIME
+from velostream.testing.fuzz.values import FIRST_INSTANT, TEXT, WHOLE
 
 TABLE = TableSpec("t", {"id": WHOLE, "g": TEXT}, ("id",))
 ROWS = [{"id": 1, "g": "a"}, {"id": 2, "g": None}]
@@ -27,11 +29,21 @@ def test_a_seed_is_always_the_same_case():
 def test_cases_have_every_kind_of_step_and_query():
     cases = [generate(seed) for seed in range(200)]
     steps = Counter(type(step).__name__ for case in cases for step in case.steps)
-    assert {"Append", "Commit", "CreateFolded", "CreateView", "Forget", "Look", "Restart"} <= steps.keys()
+    assert {"Append", "Commit", "CreateFolded", "CreateView", "Forget", "Look", "LookBack", "Restart"} <= steps.keys()
     scripts = "".join(case.script for case in cases)
     words = ("FULL JOIN", "USING (", "LEFT ANTI", "NOT IN (SELECT", "> ALL (SELECT", "NOT EXISTS", "ROLLUP", "HAVING")
     more = ("INTERSECT ALL", "EXCEPT", "OVER (PARTITION", "WITH cte", "LIMIT", "FILTER (WHERE", "TRUNCATE", "BEGIN;")
-    assert [word for word in (*words, *more) if word not in scripts] == []
+    timed = (
+        "TUMBLING",
+        "SLIDING",
+        "SESSION",
+        "EMIT FINAL",
+        "WITHIN 5m",
+        "ASOF LEFT JOIN",
+        "LEFT ANTI JOIN memory://e1",
+    )
+    paths = ("[*]", "`.*", "ANY(", "[0:1]")
+    assert [word for word in (*words, *more, *timed, *paths) if word not in scripts] == []
     assert {setting for case in cases for setting in case.settings} == {
         ("velostream.maintain", "refresh"),
         ("velostream.lookup", "general"),
@@ -94,3 +106,18 @@ def test_a_failure_is_cut_down_to_what_it_needs():
     found = shrink(Failure(case, 4, "v", "wrong"), again=again)
     assert found.case == replace(case, steps=(CreateTable(TABLE), Commit((needed,)), Look()))
     assert not any(isinstance(step, CreateView) for step in found.case.steps)
+
+
+def test_rows_of_timed_feeds_are_never_late():
+    """By the watermark of the batches before their own: else what is right would depend on what was read at once."""
+    late = []
+    for case in map(generate, range(60)):
+        newest: dict[str, datetime] = {}
+        for step in case.steps:
+            if not isinstance(step, Append) or TIME not in step.feed.columns:
+                continue
+            times = [row[TIME] for row in step.rows if row[TIME] is not None]
+            before = newest.get(step.feed.name, FIRST_INSTANT)
+            late += [time for time in times if time < before - timedelta(minutes=1)]
+            newest[step.feed.name] = max([*times, before])
+    assert late == []

@@ -36,10 +36,14 @@ class ViewSpec:
     """Over a stream: what each batch gives with the tables as they are then."""
     of_batches: str | None = None
     """Over a stream that is aggregated: what is made of that, which is named `batches`."""
+    options: str = ""
+    """What follows the query."""
+    timed: bool = False
+    """Over streams by event time: what it gives over all rows so far."""
 
     @property
     def ddl(self) -> str:
-        return f"CREATE TABLE {self.name} AS {self.ours}"
+        return f"CREATE TABLE {self.name} AS {self.ours}{self.options}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,16 @@ class Look:
     """Every view is compared with its query."""
 
 
-Step = CreateTable | CreateFolded | CreateView | Commit | Append | Forget | Restart | Look
+@dataclass(frozen=True)
+class LookBack:
+    """A view is compared at a version between the first look and now: it was what its query gave at some time."""
+
+    view: str
+    part: float
+    """How far back, from 0 for now to 1."""
+
+
+Step = CreateTable | CreateFolded | CreateView | Commit | Append | Forget | Restart | Look | LookBack
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,8 @@ def _lines(step: Step) -> Sequence[str]:
             return ["# restart"]
         case Look():
             return ["# look"]
+        case LookBack(view, part):
+            return [f"# look back at {view}, {part:.0%} of the way"]
 
 
 def _json(row: Mapping[str, Any]) -> str:

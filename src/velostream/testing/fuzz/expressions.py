@@ -205,6 +205,37 @@ class Expressions:
         }
         return Expression(sql(self._random.choice(forms[column.family]), column.text), Family.WHOLE)
 
+    def path(self, scope: Scope) -> Expression | None:
+        """The values along a path into a list or a map, if there is one."""
+        found = self._path(scope)
+        return None if found is None else Expression(found, Family.APPROXIMATE)
+
+    def path_condition(self, scope: Scope) -> Text | None:
+        """A condition about the values along a path, which is never unknown but for a sum of none."""
+        found = self._path(scope)
+        if found is None:
+            return None
+        comparison, bound = self._random.choice(("=", "<>", "<", ">=")), self._random.randint(-2, 4)
+        total = f"if(size({found.sparks}) = 0, NULL, aggregate({found.sparks}, 0L, (s, x) -> s + x))"
+        forms = (
+            Text(f"ANY({found.ours}) {comparison} {bound}", f"exists({found.sparks}, x -> x {comparison} {bound})"),
+            Text(f"ALL({found.ours}) {comparison} {bound}", f"forall({found.sparks}, x -> x {comparison} {bound})"),
+            Text(f"COUNT({found.ours}) {comparison} {bound}", f"size({found.sparks}) {comparison} {bound}"),
+            Text(f"SUM({found.ours}) {comparison} {bound}", f"{total} {comparison} {bound}"),
+            Text(f"MAX({found.ours}) {comparison} {bound}", f"array_max({found.sparks}) {comparison} {bound}"),
+        )
+        return sql("({})", self._random.choice(forms))
+
+    def _path(self, scope: Scope) -> Text | None:
+        columns = [one for one in scope if one.family in (Family.LIST, Family.MAP)]
+        if not columns:
+            return None
+        column = self._random.choice(columns)
+        forms = (("{}[*]", "{}"), ("{}[0:1]", "slice({}, 1, 1)"), ("{}[1:]", "slice({}, 2, 9)"))
+        ours, sparks = ("{}.*", "map_values({})") if column.family is Family.MAP else self._random.choice(forms)
+        there = f"filter({sparks.format(column.text.sparks)}, x -> x IS NOT NULL)"
+        return Text(ours.format(column.text.ours), f"coalesce({there}, CAST(array() AS ARRAY<INT>))")
+
     def _narrow(self, scope: Scope, family: Family, depth: int) -> Expression:
         """A value that arithmetic can be done with."""
         for _ in range(3):

@@ -15,6 +15,7 @@ from velostream.testing.fuzz.case import (
     FeedSpec,
     Forget,
     Look,
+    LookBack,
     Restart,
     Step,
     ViewSpec,
@@ -23,11 +24,13 @@ from velostream.testing.fuzz.changes import TableSpec, Writer, random_table
 from velostream.testing.fuzz.queries import Queries
 from velostream.testing.fuzz.streams import StreamQueries
 from velostream.testing.fuzz.text import Column, Relation
+from velostream.testing.fuzz.timed import VERSIONS, Clock, TimedQueries, timed_feed, untimed_rows
 from velostream.testing.fuzz.values import DECLARED, TEXT, WHOLE, ColumnType, random_value
 
 _VIEWS = 5
 _STEPS = 6
 _GENERAL_WAYS = (("velostream.maintain", "refresh"), ("velostream.lookup", "general"))
+_HISTORY = " WITH ('history' = '1000')"
 _GENERAL = 0.1
 """How often each of them is taken."""
 
@@ -48,6 +51,8 @@ class _Generator:
         self._folded: FeedSpec | None = None
         self._stream: FeedSpec | None = None
         self._feed_ids: list[int] = []
+        self._timed: tuple[FeedSpec, ...] = ()
+        self._clock = Clock(self._random)
 
     def case(self) -> Case:
         """Tables and rows, views over them, then changes; looked at somewhere on the way and at the end."""
@@ -63,6 +68,8 @@ class _Generator:
             self._steps.append(self._append(self._stream))
             queries = StreamQueries(random, self._stream, bases)
             self._steps += [CreateView(queries.view(f"s{number}_view")) for number in range(random.randint(1, 2))]
+        if random.random() < 0.3:
+            self._time()
         looked_at, restarted = random.randrange(_STEPS - 1), random.choice((*range(_STEPS), *[-1] * 3 * _STEPS))
         for number in range(_STEPS):
             self._steps.append(self._change())
@@ -72,6 +79,7 @@ class _Generator:
             if number == looked_at:
                 self._steps.append(Look())
         self._steps.append(Look())
+        self._look_back()
         settings = [setting for setting in _GENERAL_WAYS if random.random() < _GENERAL]
         return Case(self._seed, tuple(self._steps), tuple(settings))
 
@@ -93,16 +101,38 @@ class _Generator:
         columns |= {f"{name}_{number}": self._random.choice(DECLARED) for number in range(self._random.randint(1, 2))}
         return FeedSpec(name, columns, folded)
 
+    def _look_back(self) -> None:
+        """Have an older version compared, where the commits of all inputs are known."""
+        views = [step.view for step in self._steps if isinstance(step, CreateView)]
+        past = [view.name for view in views if view.options == _HISTORY]
+        if past and self._folded is None:
+            self._steps.append(LookBack(self._random.choice(past), self._random.random()))
+
+    def _time(self) -> None:
+        """Feeds with event times, a table of versions, and views over them."""
+        self._tables.append(VERSIONS)
+        self._steps += [CreateTable(VERSIONS), Commit((self._writer.insert(VERSIONS, self._random.randint(1, 6)),))]
+        self._timed = (timed_feed(self._random, "e0", 1), timed_feed(self._random, "e1", 1))
+        self._steps += [self._timed_append(feed) for feed in self._timed]
+        queries = TimedQueries(self._random, *self._timed)
+        self._steps += [CreateView(queries.view(f"e{number}_view")) for number in range(self._random.randint(1, 3))]
+
+    def _timed_append(self, feed: FeedSpec) -> Append:
+        return Append(feed, self._clock.set(feed, untimed_rows(self._random, feed)))
+
     def _views(self) -> None:
         """Views over tables; later ones read earlier ones now and then."""
         for number in range(self._random.randint(_VIEWS - 2, _VIEWS)):
             name = f"v{number}"
             query = Queries(self._random, self._relations).query()
-            self._steps.append(CreateView(ViewSpec(name, query.text.ours, query.text.sparks)))
+            options = _HISTORY if self._random.random() < 0.3 else ""
+            self._steps.append(CreateView(ViewSpec(name, query.text.ours, query.text.sparks, options=options)))
             if self._random.random() < 0.35:
                 self._relations.append(Relation(name, query.columns))
 
     def _change(self) -> Step:
+        if self._timed and self._random.random() < 0.5:
+            return self._timed_append(self._random.choice(self._timed))
         drawn = self._random.random()
         if self._stream is not None and drawn < 0.35:
             return self._append(self._stream)

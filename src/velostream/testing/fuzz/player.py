@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from velostream.testing.fuzz.case import (
     FeedSpec,
     Forget,
     Look,
+    LookBack,
     Restart,
     Step,
     ViewSpec,
@@ -61,6 +63,8 @@ class Tally:
     empty: int = 0
     """Answers without rows, which prove little."""
     views: int = 0
+    versions: int = 0
+    """Older ones that were compared."""
     refused_by_spark: list[str] = field(default_factory=list)
     """Why Spark can't answer some of the queries, which are not compared."""
     strategies: dict[str, int] = field(default_factory=dict)
@@ -68,6 +72,7 @@ class Tally:
     def __str__(self) -> str:
         strategies = ", ".join(f"{count} {name}" for name, count in sorted(self.strategies.items()))
         compared = f"{self.checks} answers ({self.empty} empty) of {self.views} views compared ({strategies})"
+        compared += f", and {self.versions} older versions"
         return f"{compared}; Spark refused {len(self.refused_by_spark)}"
 
 
@@ -103,6 +108,16 @@ class _RunningView:
     """Whether its table answers the query itself when it is asked once, which is another way to the same rows."""
     given: list[pa.Table] = field(default_factory=list)
     """What Spark gave for each batch so far."""
+    first: tuple[int, int] | None = None
+    """The version that was compared first, and which of the past states of the tables it was about."""
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What the tables held from a commit on."""
+
+    version: int
+    rows: Mapping[str, Sequence[Row]]
 
 
 class _Player:
@@ -120,6 +135,7 @@ class _Player:
         self._streams: dict[str, FeedSpec] = {}
         self._feeds: dict[str, list[Row]] = {}
         self._views: dict[str, _RunningView] = {}
+        self._past: list[_Past] = []
         self._stale: set[str] = set()
         """Relations whose rows Spark hasn't been given yet."""
 
@@ -159,6 +175,8 @@ class _Player:
                 self._connection = self._connect()
             case Look():
                 self._look()
+            case LookBack(view, part):
+                self._look_back(view, part)
 
     def _connect(self) -> Connection:
         return connect(self._folder / "state" if self._durable else None, config=self._config)
@@ -175,6 +193,7 @@ class _Player:
             name = change.table.name
             self._rows[name] = change.apply(self._rows[name])
             self._stale.add(name)
+        self._remember()
 
     def _append(self, feed: FeedSpec, rows: tuple[Row, ...]) -> None:
         self._connection.memory(feed.name).append(arrow_rows(rows, feed.columns))
@@ -183,7 +202,8 @@ class _Player:
             self._feeds[feed.name] = [*before, *rows]
             self._streams[feed.name] = feed
             self._stale.add(feed.name)
-            self._batch(feed, rows, [view for view in self._views.values() if view.as_of_batch])
+            driven = [view for view in self._views.values() if view.as_of_batch and view.spec.feed == feed]
+            self._batch(feed, rows, driven)
             return
         newest = {row["id"]: row for row in (*before, *rows)}
         self._feeds[feed.name] = list(newest.values())
@@ -200,7 +220,7 @@ class _Player:
         running = _RunningView(
             view,
             as_of_batch=view.feed is not None and strategy in _AS_OF_BATCH,
-            pulled=view.feed is None and self._strategy(view.ours) == "passthrough",
+            pulled=view.feed is None and not view.timed and self._strategy(view.ours) == "passthrough",
         )
         self._views[view.name] = running
         self._tally.views += 1
@@ -252,11 +272,38 @@ class _Player:
                 continue
             self._drain(view)
             self._check(name, right)
+            if view.first is None:
+                view.first = (self._connection.table(name).version, len(self._past) - 1)
             if view.pulled:
                 self._compare(f"SELECT of {name}", self._connection.execute(view.spec.ours).arrow(), right)
             if any(f" {name} " in other.spec.sparks for other in self._views.values()):
                 # What reads the view reads the answer, which needn't be worked out again.
                 self._oracle.put(name, right)
+
+    def _remember(self) -> None:
+        version = max(self._connection.table(name).version for name in self._tables)
+        self._past.append(_Past(version, {name: tuple(rows) for name, rows in self._rows.items()}))
+
+    def _look_back(self, name: str, part: float) -> None:
+        """A version of a view is what its query gave at some commit, not before the one it was first compared at."""
+        view = self._views.get(name)
+        if view is None or view.first is None or any(f" {other} " in view.spec.sparks for other in self._views):
+            return
+        first, earliest = view.first
+        newest = self._connection.table(name).version
+        version = newest - round((newest - first) * part)
+        found = self._connection.execute(f"SELECT * FROM {name} VERSION AS OF {version}").arrow()
+        told: str | None = None
+        later = [state for state in self._past[earliest + 1 :] if state.version <= version]
+        for state in reversed([self._past[earliest], *later]):
+            for table, rows in state.rows.items():
+                self._oracle.put(table, arrow_rows(rows, self._tables[table].columns))
+                self._stale.add(table)
+            right = self._oracle.ask(view.spec.sparks)
+            if isinstance(right, str) or (told := difference(found, right)) is None:
+                self._tally.versions += 1
+                return
+        raise _FailedError(name, f"version {version} is what the query gave at no commit; at the first:\n{told}")
 
     def _right(self, view: _RunningView) -> pa.Table | str:
         if not view.as_of_batch:

@@ -56,6 +56,8 @@ class Queries:
 
     def _item(self, scope: Scope, families: Sequence[Family]) -> Expression:
         drawn = self._random.random()
+        if drawn < 0.04 and Family.APPROXIMATE in families and (values := self._plain.path(_of_relations(scope))):
+            return values
         if drawn < 0.06 and Family.WHOLE in families and (inside := self._plain.nested(scope)):
             return inside
         if drawn < 0.09:
@@ -67,7 +69,12 @@ class Queries:
         return self._expressions.any_value(scope, families=families)
 
     def _where(self, scope: Scope) -> Text:
-        return sql(" WHERE {}", self._expressions.condition(scope)) if self._random.random() < 0.55 else Text.of("")
+        if self._random.random() >= 0.55:
+            return Text.of("")
+        condition = self._expressions.condition(scope)
+        if self._random.random() < 0.15 and (about := self._plain.path_condition(_of_relations(scope))):
+            condition = sql(self._random.choice(("({} OR {})", "({} AND {})")), condition, about)
+        return sql(" WHERE {}", condition)
 
     def _grouped(self) -> QueryText:
         scope, origin = self._several() if self._random.random() < 0.4 else self._one()
@@ -266,6 +273,11 @@ class Queries:
             columns.append(Column(name, item.family, item.wide))
         listed = (sql(f"{{}} AS {quoted(column.name)}", item.text) for item, column in zip(items, columns, strict=True))
         return tuple(columns), joined(", ", listed)
+
+
+def _of_relations(scope: Scope) -> Scope:
+    """The columns of tables and views; of those of subqueries only Spark may know the types, which paths need."""
+    return [one for one in scope if one.text.ours.startswith(("a.", "b.", "c.", "r."))]
 
 
 def _is_in(reference: str, scope: Scope) -> bool:

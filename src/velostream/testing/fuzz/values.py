@@ -87,7 +87,8 @@ _FRACTIONS = ("0.0000", "0.1000", "-0.0001", "2.5000", "100.0000")
 _FLOATS = (0.0, -0.0, 0.125, -1.5, 2.0, 1000.5, math.nan)
 """Sums of these but NaN are exact, whatever their order."""
 _FIRST_DAY = date(2023, 12, 30)
-_LAST_SECOND = datetime.fromisoformat("2024-02-28 23:59:59")
+FIRST_INSTANT = datetime.fromisoformat("2024-02-28 23:59:59")
+"""What instants lie a few days after."""
 _DAYS = (0, 1, 2, 31, 61, 400)
 _MICROSECONDS = (0, 1, 999_999)
 
@@ -110,7 +111,7 @@ def random_value(random: Random, column_type: ColumnType, *, nulls: float = NULL
         case Family.DAY:
             return _FIRST_DAY + timedelta(days=random.choice(_DAYS))
         case Family.INSTANT:
-            return _LAST_SECOND + timedelta(days=random.choice(_DAYS), microseconds=random.choice(_MICROSECONDS))
+            return FIRST_INSTANT + timedelta(days=random.choice(_DAYS), microseconds=random.choice(_MICROSECONDS))
         case Family.FLOAT:
             return random.choice(_FLOATS)
         case Family.LIST:
