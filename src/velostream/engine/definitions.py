@@ -60,9 +60,7 @@ class Definitions:
                 return self._create_query(statement, kind, existing)
             return self._create_stream(statement, existing) if is_stream else self._create_table(statement, existing)
 
-    def insert(
-        self, statement: Insert, target: Entry | SourceRef, bound: BoundQuery, starts: dict[str, Offset]
-    ) -> str:
+    def insert(self, statement: Insert, target: Entry | SourceRef, bound: BoundQuery, starts: dict[str, Offset]) -> str:
         """Start a continuous INSERT; gives the query's name. For `starts` see `Lens`."""
         with self._supervisor.lock:
             where = target.name if isinstance(target, Entry) else target.kind
