@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.sql.functions import function_name, is_nondeterministic
+from velostream.sql.window_calls import is_window_call
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +122,6 @@ def _worthwhile(group: list[_Member]) -> Iterator[list[_Member]]:
 
 def _stands_alone(node: exp.Expr) -> bool:
     """Whether it must see the rows that the filter left, gives several rows, or differs when it is computed twice."""
-    if isinstance(node, exp.Window | exp.Query) or is_nondeterministic(node):
+    if isinstance(node, exp.Window | exp.Query) or is_nondeterministic(node) or is_window_call(node):
         return True
     return isinstance(node, exp.Func) and function_name(node).lower() in _GENERATORS
