@@ -37,6 +37,7 @@ from velostream.engine.maintain.once import BoundedInput, OnceRunner
 from velostream.engine.maintain.outgoing import OutgoingChanges
 from velostream.engine.maintain.partials import PartialState
 from velostream.engine.maintain.refresh import Refresh
+from velostream.engine.maintain.steps import changes_of
 from velostream.engine.maintain.streamed import GroupsConsumer
 from velostream.engine.maintain.views import Maintenance, MaintenanceLoop, ViewRunner
 from velostream.engine.maintain.windows import (
@@ -460,6 +461,8 @@ class Launcher:
             raise StateError.checkpoint(entry.name, reason="its groups have other columns than this SELECT gives them")
         kept = self._state_entry(entry, state.schema)
         groups = GroupTables(self.context, entry, plan.grouped, groups=kept, state=state, gives=bound.schema)
+        if of_no_rows := groups.changed(changes_of(feed)):
+            self.context.commit(Part(writes=of_no_rows))
         reads = {one.relation: one.schema for one in bound.inputs if one.kind is RelationKind.STREAM}
 
         def consumer() -> Consumer:

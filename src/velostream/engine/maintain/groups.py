@@ -67,10 +67,11 @@ class GroupTables:
 
         Where rows only come it is never asked.
         """
-        if not rows.num_rows:
+        snapshot = self._groups.snapshot()
+        # Without GROUP BY there is one group from the beginning, whatever comes.
+        if not rows.num_rows and (self._state.keys or len(snapshot)):
             return []
         gathered = self._state.gathered(rows)
-        snapshot = self._groups.snapshot()
         places = self._places(snapshot, gathered)
         known = places >= 0
         before = snapshot.take(places[known])
