@@ -230,6 +230,8 @@ class _Stage:
                 self._meet_the_points(connection)
             for number, step in enumerate(script.steps[play.next :], play.next):
                 if number == script.last_change:
+                    # What an earlier change has set going would be frozen before this one is made.
+                    self._meet_the_points(connection)
                     self._freezer.arm(state, self._generation.points)
                 player.play(step)
                 if number == script.last_change:
