@@ -88,7 +88,7 @@ def driving_index(select: exp.Select) -> int | None:
 def drive_by_stream(tree: exp.Expr, *, text: str, stream: str, is_time: ColumnTest) -> Shape:
     """Check a query that reads a stream and turn its outer joins to the side of the stream, in place.
 
-    `stream` is the name hints use, `is_time` tells columns that may hold event times. Aggregation is allowed in the
+    `stream` is the name hints use, `is_time` tells columns that hold event times. Aggregation is allowed in the
     outermost SELECT only.
     """
     checker = _Checker(text=text, stream=stream, is_time=is_time)

@@ -25,7 +25,8 @@ from velostream.sql.window_calls import is_window_call, window_field
 if TYPE_CHECKING:
     from velostream.sql.resolve import Resolution
 
-ColumnTest = Callable[[exp.Column], bool]
+ColumnTest = Callable[[exp.Column], bool | None]
+"""Whether a column holds times; None when nobody can tell yet."""
 _EVENT_TIME = "event.time.field"
 _MAKING_TIMES = ("to_timestamp", "timestamp_seconds", "timestamp_millis", "timestamp_micros", "to_date")
 _AT_LEAST = (exp.GTE, exp.GT)
@@ -46,10 +47,7 @@ def spell_out_within(query: Query, *, options: Sequence[OptionValue], text: str)
 
 
 def time_test(resolution: Resolution, *, options: Sequence[OptionValue]) -> ColumnTest:
-    """What tells columns that may hold event times: by their types, or because the statement names them as such.
-
-    A column of which nobody can tell yet what it is may be one.
-    """
+    """What tells columns that hold event times: by their types, or because the statement names them as such."""
     names = [option.name.lower() for option in options]
     named = {
         option.value.lower()
@@ -57,19 +55,21 @@ def time_test(resolution: Resolution, *, options: Sequence[OptionValue]) -> Colu
         if name == _EVENT_TIME or name.endswith(f".{_EVENT_TIME}")
     }
 
-    def is_time(column: exp.Column) -> bool:
+    def is_time(column: exp.Column) -> bool | None:
         origin = origin_of(column)
-        if origin is None or origin.fields or origin.column.lower() in named:
+        if origin is None or origin.fields:
+            return None
+        if origin.column.lower() in named:
             return True
         source = resolution.frames[origin.scope].source(origin.source)
         if source is None:
-            return True
+            return None
         if source.input is None:
             below = _selected(column)
-            return not isinstance(below, exp.Column) or is_time(below)
+            return is_time(below) if isinstance(below, exp.Column) else None
         schema = resolution.input(source.input).target.schema
         found = None if schema is None else schema.find(origin.column)
-        return found is None or pa.types.is_timestamp(found.type) or pa.types.is_date(found.type)
+        return None if found is None else bool(pa.types.is_timestamp(found.type) or pa.types.is_date(found.type))
 
     return is_time
 
@@ -78,8 +78,9 @@ def is_bounded(join: exp.Join, select: exp.Select, left: set[str], *, is_time: C
     """Whether a join's conditions keep event times of both sides within a range: at least this, at most that.
 
     `left` are the aliases, in lower case, of all that stand before the join. Unless the join is an outer one, WHERE
-    bounds it as ON does. The same window on both sides is a bound. A column of which nobody can tell yet whose it is
-    may be what bounds it.
+    bounds it as ON does. The same window on both sides is a bound, and so are equal times. A column of which nobody
+    can tell yet whose it is may be what bounds it, and one of which nobody can tell what it is may be a time in a
+    range; in an equality it is taken for a key.
     """
     right = str(join.this.alias_or_name).lower()
     where = None if join.args.get("side") else select.args.get("where")
@@ -87,18 +88,20 @@ def is_bounded(join: exp.Join, select: exp.Select, left: set[str], *, is_time: C
     if any(not _source_of(column) for part in parts for column in part.find_all(exp.Column)):
         return True
     timely = [
-        part for part in parts if all(is_time(column) or _is_cast(column) for column in part.find_all(exp.Column))
+        part
+        for part in parts
+        if all(is_time(column) is not False or _is_cast(column) for column in part.find_all(exp.Column))
     ]
-    bounds = {bound for part in timely for bound in _bounds(part, left, right)}
+    bounds = {bound for part in timely for bound in _bounds(part, left, right, is_time=is_time)}
     return len(bounds) == 2
 
 
-def _bounds(part: exp.Expr, left: set[str], right: str) -> Iterator[str]:
+def _bounds(part: exp.Expr, left: set[str], right: str, *, is_time: ColumnTest) -> Iterator[str]:
     """Whether a condition bounds the left time from below, from above, both, or not at all."""
     if isinstance(part, exp.Between):
         low, high = part.args["low"], part.args["high"]
-        yield from _bounds(exp.GTE(this=part.this.copy(), expression=low.copy()), left, right)
-        yield from _bounds(exp.LTE(this=part.this.copy(), expression=high.copy()), left, right)
+        yield from _bounds(exp.GTE(this=part.this.copy(), expression=low.copy()), left, right, is_time=is_time)
+        yield from _bounds(exp.LTE(this=part.this.copy(), expression=high.copy()), left, right, is_time=is_time)
         return
     if not isinstance(part, (exp.EQ, *_AT_LEAST, *_AT_MOST)):
         return
@@ -107,7 +110,9 @@ def _bounds(part: exp.Expr, left: set[str], right: str) -> Iterator[str]:
         return
     if not isinstance(part, exp.EQ):
         yield "below" if isinstance(part, _AT_LEAST) == (first == "left") else "above"
-    elif _is_of_window(part.this) == _is_of_window(part.expression):
+    elif (_is_of_window(part.this) and _is_of_window(part.expression)) or all(
+        isinstance(side, exp.Column) and is_time(side) for side in (part.this, part.expression)
+    ):
         yield from ("below", "above")
 
 
