@@ -12,6 +12,7 @@ Delivery guarantee: exactly-once for readers of committed records, while a group
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -33,8 +34,10 @@ from velostream.sinks.base import Sink, SinkCapabilities, SinkSpec
 from velostream.sinks.common import check_change_keys, with_parameters
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer
+    from confluent_kafka import Consumer, Producer, TopicPartition
 
+_SETTLING = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
+_SETTLING_SECONDS = 0.1
 _KEY = "_key"
 _HEADERS = "_headers"
 _TIMESTAMP = "_timestamp"
@@ -180,8 +183,7 @@ class _Writer:
         with self._client.speaking():
             place = TopicPartition(self._client.address.topic, 0)
             if self._written is None:
-                (found,) = self._group.committed([place], timeout=patience)
-                self._written = found.offset - 1
+                self._written = self._committed(place, patience)
             if self._written >= number:
                 return
             self._producer.begin_transaction()
@@ -193,6 +195,21 @@ class _Writer:
 
     def close(self) -> None:
         self._group.close()
+
+    def _committed(self, place: TopicPartition, patience: float) -> int:
+        """The number that was written last; -1 or less for none. Brokers may just be settling who keeps the group."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                (found,) = self._group.committed([place], timeout=patience)
+            except KafkaException as error:
+                if error.args[0].name() not in _SETTLING or time.monotonic() > deadline:
+                    raise
+                time.sleep(_SETTLING_SECONDS)
+            else:
+                return int(found.offset) - 1
 
     def _send(self, messages: Iterator[_Message]) -> None:
         topic = self._client.address.topic
