@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from velostream.engine import together
@@ -172,8 +172,7 @@ class Consumer(ABC):
     def try_again(self, error: VelostreamError, delay: timedelta, *, attempts: int) -> None:
         """Rest for a while, and say so; the others go on."""
         self._resume_at = time.monotonic() + delay.total_seconds()
-        state = State.DEGRADED if self.board.was_ready else State.WAITING
-        self.board.retrying(error, attempts=attempts, next_retry_at=datetime.now(UTC) + delay, state=state)
+        self.board.retrying(error, attempts=attempts, delay=delay)
 
     def advance(self, end: Offset) -> None:
         """The batch up to `end` is committed."""
@@ -264,17 +263,15 @@ class Ingest:
     def _trouble(self, error: VelostreamError) -> float:
         """The source can't be read: retry what may come back, fail what won't."""
         self._attempts += 1
-        delay = self._retry.delay(self._attempts).total_seconds()
+        delay = self._retry.delay(self._attempts)
         for consumer in list(self._consumers):
             if consumer.dead:
                 continue
             if not error.category.retriable:
                 consumer.fail(error)
                 continue
-            state = State.DEGRADED if consumer.board.was_ready else State.WAITING
-            at = datetime.now(UTC) + timedelta(seconds=delay)
-            consumer.board.retrying(error, attempts=self._attempts, next_retry_at=at, state=state)
-        return max(delay, self._poll_seconds)
+            consumer.board.retrying(error, attempts=self._attempts, delay=delay)
+        return max(delay.total_seconds(), self._poll_seconds)
 
     def _cycle(self) -> bool:
         active = [consumer for consumer in self._consumers if consumer.runnable()]

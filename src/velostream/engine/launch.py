@@ -96,16 +96,29 @@ class Launcher:
                 by_origin = self.book.open(spec).capabilities.emits is Emits.UPSERTS and not bound.schema.key
                 key = (ORIGIN,) if by_origin else bound.schema.key
                 schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), key)
-                entry = Entry.new(spec.shown, kind=EntryKind.SOURCE, sql=identity, schema=schema)
-                self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
-                self.context.catalog.add(entry)
-            running = self.runners.get(entry.id)
-            if running is None or running.board.state is State.FAILED:
-                if running is not None:
-                    running.stop()
+                entry = self._hidden_table(spec.shown, kind=EntryKind.SOURCE, identity=identity, schema=schema)
+            if self._is_idle(entry):
                 source = self.book.open(spec)
                 self._run(FoldRunner(self.context, entry, source=source, schema=bound.schema, start=bound.start))
             return entry
+
+    def _hidden_table(
+        self, name: str, *, kind: EntryKind, identity: str, schema: Schema, reads: tuple[str, ...] = ()
+    ) -> Entry:
+        """A table that the engine keeps for itself, in the catalog under an identity."""
+        entry = replace(Entry.new(name, kind=kind, sql=identity, schema=schema), reads=reads)
+        self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
+        self.context.catalog.add(entry)
+        return entry
+
+    def _is_idle(self, entry: Entry) -> bool:
+        """Whether nothing fills a hidden table; what has failed to is ended."""
+        running = self.runners.get(entry.id)
+        if running is not None and running.board.state is not State.FAILED:
+            return False
+        if running is not None:
+            running.stop()
+        return True
 
     def _folded(self, spec: SourceSpec, schema: Schema) -> tuple[Entry | None, str]:
         """The table of a source that has these columns, and what to call one that is to be made.
@@ -127,23 +140,13 @@ class Launcher:
             entry = self.context.catalog.hidden(EntryKind.SOURCE, identity)
             if entry is None:
                 schema = kept_stream_schema(bound.schema)
-                entry = Entry.new(spec.shown, kind=EntryKind.SOURCE, sql=identity, schema=schema)
-                self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
-                self.context.catalog.add(entry)
-            running = self.runners.get(entry.id)
-            if running is None or running.board.state is State.FAILED:
-                if running is not None:
-                    running.stop()
+                entry = self._hidden_table(spec.shown, kind=EntryKind.SOURCE, identity=identity, schema=schema)
+            if self._is_idle(entry):
                 lateness = Lateness(column, expiry.watermark, expiry.late, owner.name)
-                source = self.book.open(spec)
+                source, start = self.book.open(spec), bound.start
                 self._run(
                     KeptStreamRunner(
-                        self.context,
-                        entry,
-                        source=source,
-                        schema=bound.schema,
-                        lateness=lateness,
-                        start=bound.start,
+                        self.context, entry, source=source, schema=bound.schema, lateness=lateness, start=start
                     )
                 )
             return entry
@@ -160,10 +163,9 @@ class Launcher:
             entry = self.context.catalog.hidden(EntryKind.MIRROR, table.id)
             if entry is None:
                 schema = present(table.schema)
-                entry = Entry.new(table.name, kind=EntryKind.MIRROR, sql=table.id, schema=schema)
-                entry = replace(entry, reads=(table.id,))
-                self.context.sequence.create_table(entry.id, name=entry.name, schema=schema)
-                self.context.catalog.add(entry)
+                entry = self._hidden_table(
+                    table.name, kind=EntryKind.MIRROR, identity=table.id, schema=schema, reads=(table.id,)
+                )
             if entry.id not in self.runners:
                 interval = present(query_options(definition_of(table).options).duration("poll.interval"))
                 self._run(MirrorRunner(self.context, entry, store=store, poll_interval=interval))
@@ -212,14 +214,14 @@ class Launcher:
         with self._lock:
             entry = self.context.catalog.hidden(EntryKind.PART, identity)
             if entry is None:
-                entry = Entry.new(f"part {identity[:8]}", kind=EntryKind.PART, sql=identity, schema=bound.schema)
-                entry = replace(entry, reads=tuple(inputs.values()))
-                self.context.sequence.create_table(entry.id, name=entry.name, schema=bound.schema)
-                self.context.catalog.add(entry)
-            running = self.runners.get(entry.id)
-            if running is None or running.board.state is State.FAILED:
-                if running is not None:
-                    running.stop()
+                entry = self._hidden_table(
+                    f"part {identity[:8]}",
+                    kind=EntryKind.PART,
+                    identity=identity,
+                    schema=bound.schema,
+                    reads=tuple(inputs.values()),
+                )
+            if self._is_idle(entry):
                 self._run(self._view_runner(entry, self._maintenance(entry, bound), tables, options))
             return entry
 
@@ -436,9 +438,8 @@ class Launcher:
         """The hidden table of the rows that a query still needs."""
         found = self.context.catalog.hidden(EntryKind.ROWS, entry.id)
         if found is None:
-            found = Entry.new(f"rows of {entry.name}", kind=EntryKind.ROWS, sql=entry.id, schema=schema)
-            self.context.sequence.create_table(found.id, name=found.name, schema=schema)
-            self.context.catalog.add(found)
+            name = f"rows of {entry.name}"
+            found = self._hidden_table(name, kind=EntryKind.ROWS, identity=entry.id, schema=schema)
         return found
 
     def _may_keep_groups(self, entry: Entry) -> bool:
@@ -512,10 +513,9 @@ class Launcher:
     def _groups_entry(self, entry: Entry, schema: Schema, bound: BoundQuery, tables: Mapping[str, Entry]) -> Entry:
         found = self.context.catalog.hidden(EntryKind.GROUPS, entry.id)
         if found is None:
-            found = Entry.new(f"groups of {entry.name}", kind=EntryKind.GROUPS, sql=entry.id, schema=schema)
-            found = replace(found, reads=tuple(read.id for read in self._reads(bound, tables)))
-            self.context.sequence.create_table(found.id, name=found.name, schema=schema)
-            self.context.catalog.add(found)
+            reads = tuple(read.id for read in self._reads(bound, tables))
+            name = f"groups of {entry.name}"
+            found = self._hidden_table(name, kind=EntryKind.GROUPS, identity=entry.id, schema=schema, reads=reads)
         return found
 
     def _launch_into_spool(self, entry: Entry, bound: BoundQuery, options: Options, spool: Spool) -> list[Entry]:

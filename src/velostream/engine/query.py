@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from velostream.engine.lookup import FetchedTable, LookupTable, LookupTally, ReplicatedTable, run_stages
@@ -67,9 +66,7 @@ class Runner(ABC):
                     raise
                 attempts += 1
                 delay = retry.delay(attempts)
-                waiting = State.DEGRADED if self.board.was_ready else State.WAITING
-                at = datetime.now(UTC) + delay
-                self.board.retrying(error, attempts=attempts, next_retry_at=at, state=waiting)
+                self.board.retrying(error, attempts=attempts, delay=delay)
                 self.context.closing.wait(delay.total_seconds())
             else:
                 if attempts:

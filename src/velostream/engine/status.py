@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from velostream.engine.measuring import Measurements
@@ -103,11 +103,11 @@ class StatusBoard:
                 self._status = replace(self._status, attempts=0, next_retry_at=None)
             self._changed.notify_all()
 
-    def retrying(self, error: VelostreamError, *, attempts: int, next_retry_at: datetime, state: State) -> None:
-        """Trouble that is being retried: `waiting` before it was ever ready, `degraded` after."""
-        self.become(state, error.message, error=error)
+    def retrying(self, error: VelostreamError, *, attempts: int, delay: timedelta) -> None:
+        """Trouble that is tried again after the delay: `waiting` before it was ever ready, `degraded` after."""
+        self.become(State.DEGRADED if self._was_ready else State.WAITING, error.message, error=error)
         with self._changed:
-            self._status = replace(self._status, attempts=attempts, next_retry_at=next_retry_at)
+            self._status = replace(self._status, attempts=attempts, next_retry_at=datetime.now(UTC) + delay)
 
     def count(self, rows: int) -> None:
         """Rows that came through just now, for the rate."""

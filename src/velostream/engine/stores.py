@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -258,8 +258,7 @@ class StoreTable(Table):
         self._attempts += 1
         delay = self._retry.delay(self._attempts)
         self._retry_at = time.monotonic() + delay.total_seconds()
-        state = State.DEGRADED if self._board.was_ready else State.WAITING
-        self._board.retrying(error, attempts=self._attempts, next_retry_at=datetime.now(UTC) + delay, state=state)
+        self._board.retrying(error, attempts=self._attempts, delay=delay)
 
     def _check(self, write: Write) -> None:
         self.require(*_NEEDS[write.mode])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 
@@ -95,4 +96,28 @@ def test_views_that_follow_changes_move_in_one_commit_unless_one_of_them_cannot(
     loop._wave([runners])
     assert tables[1].snapshot().count() == 3
     assert [runner.board.state for runner in runners] == [State.DEGRADED, State.READY]
+    loop.close()
+
+
+def test_slow_views_are_brought_along_together_whatever_comes_before_them(connection, context):
+    meeting = threading.Barrier(2, timeout=30)
+
+    class Slow(Following):
+        def advance(self, movement):
+            # Breaks unless two of them are at it at the same time.
+            meeting.wait()
+            return super().advance(movement)
+
+    loop = MaintenanceLoop(context)
+    runners = []
+    for kind in (Following, Following, Slow, Slow):
+        connection.execute(f"CREATE TABLE v{len(runners)} (id BIGINT)")
+        runner = runner_of(context, loop, f"v{len(runners)}")
+        runner._maintenance = kind(context.memory_table(runner.entry.id))
+        runners.append(runner)
+    loop._wave([runners])
+    connection.execute("INSERT INTO t VALUES (2)")
+    loop._wave([runners])
+    assert [context.memory_table(one.entry.id).snapshot().count() for one in runners] == [2] * 4
+    assert not meeting.broken
     loop.close()

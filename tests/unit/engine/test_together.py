@@ -36,6 +36,7 @@ def test_the_parts_of_a_simple_statement():
         "SELECT EXPLODE(xs) AS x FROM in_0 AS o",
         "SELECT POSEXPLODE_OUTER(xs) AS x FROM in_0 AS o",
         "SELECT STACK(2, a, b) AS x FROM in_0 AS o",
+        "SELECT a, WINDOW(ts, '10 minutes', '5 minutes') AS w FROM in_0 AS o",
         "SELECT a FROM (SELECT a FROM in_0) AS o",
         "SELECT a FROM in_0 AS o UNION ALL SELECT a FROM in_0 AS o",
     ],

@@ -8,10 +8,11 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from velostream.errors import Category, NotFoundError, StoreError, TableError
 from velostream.model.change import Epoch
+from velostream.model.kafka import TopicClient
 from velostream.model.schema import Schema
 from velostream.sinks.base import SinkSpec
 from velostream.sinks.kafka import KafkaSink
@@ -124,6 +125,31 @@ def test_changes_are_the_newest_value_of_a_key_or_its_end(topic):
     found = [(message.key(), message.value()) for message in client.consume(4, timeout=30)]
     client.close()
     assert found == [(b"2", None), (b'{"id":null}', None), (b"1", b'{"id":1,"v":2}'), (b"3", b'{"id":3,"v":4}')]
+
+
+def test_brokers_may_still_be_settling_who_keeps_the_group(topic, monkeypatch):
+    asked = []
+
+    class Settling:
+        """A consumer that its broker sends away twice."""
+
+        def __init__(self, consumer):
+            self._consumer = consumer
+
+        def __getattr__(self, name):
+            return getattr(self._consumer, name)
+
+        def committed(self, places, timeout):
+            asked.append(places)
+            if len(asked) < 3:
+                raise KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))
+            return self._consumer.committed(places, timeout=timeout)
+
+    make = TopicClient.consumer
+    monkeypatch.setattr(TopicClient, "consumer", lambda *given, **options: Settling(make(*given, **options)))
+    written(topic, pa.table({"a": ["x"]}))
+    assert len(asked) == 3
+    assert messages(topic, "value") == [('{"a":"x"}',)]
 
 
 @pytest.mark.parametrize("where", ["before", "after"])

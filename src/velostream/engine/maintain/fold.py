@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from velostream.engine.catalog import EntryKind
@@ -159,8 +158,7 @@ class FoldRunner(Runner):
                     self.board.become(State.FAILED, error.message, error=error)
                     return
                 delay = self._retry.delay(attempts)
-                state = State.DEGRADED if self.board.was_ready else State.WAITING
-                self.board.retrying(error, attempts=attempts, next_retry_at=datetime.now(UTC) + delay, state=state)
+                self.board.retrying(error, attempts=attempts, delay=delay)
                 self._wake.wait(delay.total_seconds())
             self._wake.clear()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from velostream.engine.query import Runner
@@ -108,9 +108,7 @@ class MirrorRunner(Runner):
     def _trouble(self, error: VelostreamError, *, attempts: int) -> None:
         if self._stopping or self.context.closing.is_set():
             return
-        state = State.DEGRADED if self.board.was_ready else State.WAITING
-        at = datetime.now(UTC) + self._retry.delay(attempts)
-        self.board.retrying(error, attempts=attempts, next_retry_at=at, state=state)
+        self.board.retrying(error, attempts=attempts, delay=self._retry.delay(attempts))
 
     def _look(self, *, everyone: bool) -> None:
         """Bring the mirror to the table's present rows; `everyone`: what other programs wrote included."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from velostream.engine.declared import split_off_nulls
@@ -82,8 +81,7 @@ class OnceRunner(Runner):
                         return
                     attempts += 1
                     delay = self._retry.delay(attempts)
-                    at = datetime.now(UTC) + delay
-                    self.board.retrying(error, attempts=attempts, next_retry_at=at, state=State.WAITING)
+                    self.board.retrying(error, attempts=attempts, delay=delay)
                     self._stopping.wait(delay.total_seconds())
                 else:
                     return

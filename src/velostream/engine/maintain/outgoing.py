@@ -11,14 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.engine.subscribe import content_of
-from velostream.errors import StateError, VelostreamError
+from velostream.errors import StateError
 from velostream.model.change import Epoch
 from velostream.model.retry import RetryPolicy
 from velostream.tables.memory.sequence import Part
@@ -110,15 +109,10 @@ class OutgoingChanges(Runner):
                     self.board.become(State.FAILED, error.message, error=error)
                     return
                 attempts += 1
-                pause = self._trouble(error, attempts)
+                delay = self._retry.delay(attempts)
+                self.board.retrying(error, attempts=attempts, delay=delay)
+                pause = delay.total_seconds()
             self._wake.wait(pause)
-
-    def _trouble(self, error: VelostreamError, attempts: int) -> float:
-        """Say that it is tried again; gives after how many seconds."""
-        delay = self._retry.delay(attempts)
-        state = State.DEGRADED if self.board.was_ready else State.WAITING
-        self.board.retrying(error, attempts=attempts, next_retry_at=datetime.now(UTC) + delay, state=state)
-        return delay.total_seconds()
 
     def _catch_up(self) -> None:
         """Write what the view has become since the last batch; the one that a crash has left unfinished first."""

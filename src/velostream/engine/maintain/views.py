@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 2
 """Views brought along at the same time; where they compute in Spark or Arrow, these use more cores by themselves."""
 _QUICK_SECONDS = 0.0025
-"""Views that take less are brought along by one thread: two would mostly wait for each other's hold on Python."""
+"""While views take less, one thread brings them along: two would mostly wait for each other's hold on Python."""
 
 
 class Wave:
@@ -303,8 +302,7 @@ class ViewRunner(Runner):
         self._attempts += 1
         delay = self._retry.delay(self._attempts)
         self._retry_at = time.monotonic() + delay.total_seconds()
-        waiting = State.DEGRADED if self.board.was_ready else State.WAITING
-        self.board.retrying(error, attempts=self._attempts, next_retry_at=datetime.now(UTC) + delay, state=waiting)
+        self.board.retrying(error, attempts=self._attempts, delay=delay)
 
 
 class MaintenanceLoop:
@@ -444,7 +442,7 @@ class MaintenanceLoop:
     def _each(self, moves: Sequence[_Move], step: Callable[[_Move], None]) -> None:
         """Have a step done with every view, some at a time. Where it fails the board shows it."""
         waiting = deque(moves)
-        first_done = threading.Event()
+        step_done = threading.Event()
 
         def work() -> None:
             while not self._context.closing.is_set():
@@ -458,11 +456,12 @@ class MaintenanceLoop:
                     move.failed = True
                     move.runner.failed(move.at, _not_refreshed(move.runner, error))
                 finally:
-                    first_done.set()
+                    step_done.set()
 
         def help_out() -> None:
-            if not first_done.wait(_QUICK_SECONDS):
-                work()
+            while waiting and step_done.wait(_QUICK_SECONDS):
+                step_done.clear()
+            work()
 
         helpers = [threading.Thread(target=help_out, daemon=True) for _ in range(min(_AT_ONCE, len(moves)) - 1)]
         for helper in helpers:
