@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
+from textwrap import dedent, indent
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -573,7 +574,8 @@ def _render_one(error: VelostreamError) -> str:
         caret = error.caret()
         if caret is not None:
             lines[0] += f" (line {error.line}, column {error.column})"
-            lines += [f"  {line}" for line in caret.splitlines()]
+            # A statement that follows others on its line would stand far to the right.
+            lines += indent(dedent(caret), "  ").splitlines()
     if error.detail:
         lines.append(f"detail: {error.detail}")
     if error.hint:
