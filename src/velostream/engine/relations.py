@@ -343,7 +343,7 @@ WORKER_TOKEN = secrets.token_hex(16)
 _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 _NOISE = re.compile(r"\s*SQLSTATE: \w{5}\b.*|\s*== SQL.*|\s*\n\tat .*|\s*JVM stacktrace:.*", re.DOTALL)
 _ADVICE = re.compile(r"\.\s+(?=(?:Use|Correct|If necessary|Check|Please|To|Did you mean)\b)")
-_BYPASS = re.compile(r'If necessary set "?spark\.\S+ to .*?bypass this error', re.DOTALL)
+_BYPASS = re.compile(r'If necessary set "?spark\.\S+ to .*?bypass this error(?:,? and return NULL instead)?', re.DOTALL)
 _PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
 _DATA_STATES = ("21", "22", "23")
 """Classes of SQLSTATE that speak of values: cardinality, data exceptions, constraints."""
