@@ -15,7 +15,7 @@ from velostream.tables.memory.evaluate import CannotCompile, Compiled, column_of
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """A compiled condition and the columns it reads."""
+    """A compiled condition and the columns to read for it, which are never none."""
 
     condition: Expression
     columns: tuple[str, ...]
@@ -31,7 +31,8 @@ class Remainder:
         if not (pa.types.is_boolean(compiled.type) or pa.types.is_null(compiled.type)):
             raise CannotCompile(f"a condition is BOOLEAN, not {render_type(compiled.type)}")
         columns = tuple(sorted({schema.column(name).name for name in columns_of(condition)}))
-        return cls(condition, columns, compiled)
+        # Arrow doesn't count rows without columns.
+        return cls(condition, columns or schema.names[:1], compiled)
 
     def kept(self, rows: pa.Table) -> pa.Table:
         """The rows for which the condition is true."""

@@ -149,6 +149,9 @@ class Chunks:
 
     def take(self, positions: Integers, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at positions, in their order. Costs what is taken, not what the chunks hold."""
+        if columns is not None and not columns:
+            # PyArrow 26 forgets how many rows there are when it concatenates or takes from tables without columns.
+            return self.take(positions, self.schema.names[:1]).select([])
         schema = self._projected(columns)
         if not len(positions):
             return schema.empty_table()

@@ -120,8 +120,7 @@ class Reader:
     def count(self, connection: DriverConnection, condition: Expression | None = None) -> int:
         compiled = self.conditions.compile(condition)
         if compiled.remainder is not None:
-            needed = compiled.remainder_columns or self.layout.schema.names[:1]
-            return len(self.scan(connection, condition, needed))
+            return len(self.scan(connection, condition, compiled.remainder_columns))
         where = f" WHERE {compiled.text}" if compiled.text else ""
         found: int = self.dialect.scalar(
             connection, f"SELECT COUNT(*) FROM {self.layout.quoted}{where}", compiled.parameters

@@ -14,7 +14,7 @@ from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, ColumnRef, Expression, Literal
 from velostream.tables.base import Table
 from velostream.tables.memory.evaluate import CannotCompile, evaluate_expression
-from velostream.testing.table_cases import KEYED, equals
+from velostream.testing.table_cases import KEYED, equals, write
 from velostream.testing.table_conditions import CONDITIONS, TRICKY, tricky_rows
 from velostream.testing.table_suite.harness import TableHarness
 
@@ -47,6 +47,16 @@ class Conditions(TableHarness):
             assert table.compile_condition(condition).access in ("key", "index", "scan")
         with pytest.raises(NotFoundError):
             table.snapshot().count(equals("nam", "a", pa.string()))
+
+    def test_conditions_without_columns_are_about_every_row(self) -> None:
+        """However the rows came and went."""
+        if self.lacks("conditions", "insert", "upsert"):
+            return
+        table = self.filled(KEYED, (1, "a"), (2, "b"))
+        table.commit(write(Mode.UPSERT, (2, "c"), (3, "d")))
+        one, two = Literal(1, pa.int64()), Literal(2, pa.int64())
+        for condition, expected in ((Call("in", (one, two, one)), [1, 2, 3]), (Call("<", (two, one)), [])):
+            self._check(table, condition, expected)
 
     def test_a_key_in_a_condition_is_looked_up(self) -> None:  # B20
         if not self.has_rows or self.lacks("conditions"):

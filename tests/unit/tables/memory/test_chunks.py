@@ -55,6 +55,12 @@ def test_many_single_rows_are_copied_a_few_times_only(monkeypatch):
     assert sum(copied) <= 5 * 4096
 
 
+@pytest.mark.parametrize("positions", [[], [1], [0, 2], [6, 7], [8, 1, 7]], ids=str)
+def test_rows_without_columns_are_as_many_as_were_taken(positions):
+    chunks = Chunks(SCHEMA).appended(rows(0, 7)).appended(rows(7, 2))
+    assert chunks.take(np.array(positions, dtype=np.int64), []).num_rows == len(positions)
+
+
 def test_a_reader_keeps_the_chunks_it_took():
     before = Chunks(SCHEMA).appended(rows(0, 7))
     after = before.appended(rows(7, 1))
