@@ -12,14 +12,25 @@ from velostream.engine.relations import spark_errors_translated
 from velostream.engine.spark import SparkRuntime
 from velostream.errors import VelostreamError
 
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Rows are few: compiling code for them takes longer than anything else, and several tasks longer than one.
+
+It is another way through Spark than the engine takes, too, though the answers are the same.
+"""
+
 
 class Oracle:
-    """A session of its own, with the settings that ours have, in which nothing is known but what is put there."""
+    """A session of its own, with the settings that answers depend on, which knows what is put there only."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        # Rows are few: compiling code for them takes longer than anything else.
-        self._runtime = SparkRuntime(folder, config={"spark.sql.codegen.wholeStage": "false"})
+        self._runtime = SparkRuntime(folder, config=_SETTINGS)
         self._session = self._runtime.session()
 
     def __enter__(self) -> Self:
