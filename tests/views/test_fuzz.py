@@ -2,7 +2,18 @@
 
 import pytest
 
-from velostream.testing.fuzz.case import Append, Case, FeedSpec
+from velostream.testing.fuzz.case import (
+    Append,
+    Case,
+    Commit,
+    CreateTable,
+    CreateView,
+    FeedSpec,
+    Look,
+    LookBack,
+    ViewSpec,
+)
+from velostream.testing.fuzz.changes import Change, Kind, TableSpec
 from velostream.testing.fuzz.generate import generate
 from velostream.testing.fuzz.player import Tally, play
 from velostream.testing.fuzz.values import WHOLE
@@ -24,3 +35,14 @@ def test_any_exception_is_told_with_its_case():
     failure = play(Case(77, (Append(FeedSpec("s", {"id": WHOLE}, None), ({"id": object()},)),)))
     assert "# seed 77" in str(failure)
     assert "Traceback" in str(failure)
+
+
+def test_a_view_is_looked_back_at_to_when_a_table_was_new():
+    table = TableSpec("t", {"id": WHOLE}, ())
+    view = ViewSpec("v", "SELECT id FROM t", "SELECT id FROM t", options=" WITH ('history' = '1000')")
+    change = Commit((Change(table, Kind.INSERT, rows=({"id": 1},)),))
+    tally = Tally()
+    steps = (CreateTable(table), CreateView(view), Look(), change, Look(), LookBack("v", 1.0))
+    failure = play(Case(1, steps), tally)
+    assert failure is None, str(failure)
+    assert tally.versions == 1

@@ -114,7 +114,7 @@ class _RunningView:
 
 @dataclass(frozen=True)
 class _Past:
-    """What the tables held from a commit on."""
+    """What the tables held from a commit on, or from the creation of one of them."""
 
     version: int
     rows: Mapping[str, Sequence[Row]]
@@ -155,6 +155,7 @@ class _Player:
                 self._tables[table.name] = table
                 self._rows[table.name] = []
                 self._stale.add(table.name)
+                self._remember()
             case CreateFolded(feed):
                 self._connection.execute(step.ddl)
                 self._folded[str(feed.folded)] = feed
