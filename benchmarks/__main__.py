@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import enrich, lookup_scaling, maintain, tables, ten_views
+from benchmarks import enrich, lookup_scaling, maintain, sources, tables, ten_views
 from benchmarks.harness import Measurement, save, show
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Measurement]]] = {
@@ -18,12 +18,15 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Measurement]]] = {
     "enrich": enrich.run,
     "maintain": maintain.run,
     "ten_views": ten_views.run,
+    "sources": sources.run,
 }
+PARTS = {f"sources.{name}": part for name, part in sources.PARTS.items()}
+"""Parts of benchmarks, which are run by themselves only when they are named."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], help="which to run; all without a name")
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS, *PARTS], help="which to run; all without a name")
     parser.add_argument("--rows", type=int, help="size of the workload instead of its own")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count, after one that doesn't")
     parser.add_argument(
@@ -35,7 +38,7 @@ def main() -> None:
     measurements: list[Measurement] = []
     for name in arguments.names or list(BENCHMARKS):
         console.print(f"running {name} …")
-        measurements += BENCHMARKS[name](arguments)
+        measurements += (BENCHMARKS | PARTS)[name](arguments)
     show(measurements, console)
     save(measurements, arguments.json, {"cores": os.cpu_count()})
     console.print(f"all results checked; figures in {arguments.json}")
