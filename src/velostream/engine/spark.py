@@ -109,6 +109,7 @@ class SparkRuntime:
         self._warming: threading.Thread | None = None
         self._lock = threading.Lock()
         self._functions: dict[str, Callable[[SparkSession], None]] = {}
+        self._functions_lock = threading.Lock()
         self._calling = _CallingThread()
         self._job_group = f"velostream-{uuid.uuid4()}"
 
@@ -128,16 +129,21 @@ class SparkRuntime:
                 if self._stopped:
                     raise ClosedError("the connection is closed")
                 if self._session is None or self._is_lost:
-                    self._session = self._start()
-                session = self._session
+                    session = self._start()
+                    self._begin(session)
+                else:
+                    session = self._session
         if self._calling.interruptible and not self._calling.grouped:
             session.sparkContext.setJobGroup(self._job_group, "a statement", interruptOnCancel=True)
             self._calling.grouped = True
         return session
 
     def register(self, name: str, register: Callable[[SparkSession], None]) -> None:
-        """Let the session know a function, instead of another one of that name; so will every session started later."""
-        with self._lock:
+        """Let the session know a function, instead of another one of that name; so will every session started later.
+
+        Doesn't wait for a start that is under way.
+        """
+        with self._functions_lock:
             if self._session is not None:
                 register(self._session)
             self._functions[name] = register
@@ -236,9 +242,14 @@ class SparkRuntime:
         for key, value in (_SESSION_SETTINGS | self._config).items():
             if session.conf.isModifiable(key):
                 session.conf.set(key, value)
-        for register in self._functions.values():
-            register(session)
         return session
+
+    def _begin(self, session: SparkSession) -> None:
+        """From now on the session is ours; it knows every function, whoever registers one just now."""
+        with self._functions_lock:
+            for register in self._functions.values():
+                register(session)
+            self._session = session
 
     def _warm(self) -> None:
         with suppress(VelostreamError):
