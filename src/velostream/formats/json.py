@@ -76,7 +76,7 @@ class JsonLinesFormat(LineFormat):
         return encoded(lines, self.settings.encoding)
 
     def _decode(self, data: bytes, place: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
-        rows = self._read_typed(data, schema)
+        rows = self.read_typed(data, schema)
         if rows is not None:
             yield rows
             return
@@ -92,7 +92,8 @@ class JsonLinesFormat(LineFormat):
             yield from self._decode(data[start:end], place + start, schema, reject)
             start = end
 
-    def _read_typed(self, data: bytes, schema: Schema) -> pa.Table | None:
+    def read_typed(self, data: bytes, schema: Schema) -> pa.Table | None:
+        """All lines by Arrow's reader, in UTF-8; None if there is one that it can't read into the columns' types."""
         if not data.strip():
             return schema.arrow.empty_table()
         spelled = _spelling(data, schema)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -13,7 +15,8 @@ import pyarrow as pa
 
 from velostream.errors import Category, SourceError
 from velostream.formats.base import FormatSettings, LineFormat, Preamble, Rejected, Sample, further_field
-from velostream.formats.json import infer_records, parse_json
+from velostream.formats.json import JsonLinesFormat, infer_records, parse_json
+from velostream.formats.json_arrays import ObjectLines, object_lines
 from velostream.formats.lines import find_records
 from velostream.formats.registry import format_by_extension, make_format
 from velostream.model.http import Answer, without_parameters
@@ -90,9 +93,18 @@ class Body:
         # `data.items` says the same as `data.items[*]`.
         return list(chain.from_iterable(one if isinstance(one, list) else [one] for one in found))
 
+    @cached_property
+    def elements(self) -> ObjectLines | None:
+        """The records of a JSON document that is a list of objects, by lines."""
+        if self.lines is not None or self._rules.records is not None:
+            return None
+        return object_lines(self.answer.body.removeprefix(codecs.BOM_UTF8))
+
     @property
     def count(self) -> int:
         """How many records there are."""
+        if self.elements is not None:
+            return self.elements.count
         if self.lines is None:
             return len(self.records)
         preamble = self._preamble(self.lines)
@@ -103,6 +115,11 @@ class Body:
         if self.lines is not None:
             yield self._decode_lines(self.lines, schema, on_bad)
             return
+        if self.elements is not None:
+            rows = JsonLinesFormat(self._rules.settings).read_typed(self.elements.data, schema)
+            if rows is not None and rows.num_rows == self.elements.count:
+                yield rows
+                return
         for first in range(0, len(self.records), _ROWS_PER_TABLE):
             yield self._decode_records(first, self.records[first : first + _ROWS_PER_TABLE], schema, on_bad)
 
@@ -115,6 +132,15 @@ class Body:
         if len(data) > _SAMPLE_BYTES:
             data = data[: data.rfind(b"\n", 0, _SAMPLE_BYTES) + 1]
         return Sample(preamble, data) if data.strip() else None
+
+    def first_records(self, most: int) -> list[Any]:
+        """The first records of a JSON document, which is not parsed for more than these if that can be."""
+        if self.elements is not None:
+            lines = self.elements.data.split(b"\n", most)[:most]
+            # What isn't JSON is told with its place in the document.
+            with suppress(ValueError, RecursionError):
+                return [parse_json(line) for line in lines]
+        return self.records[:most]
 
     def _told_format(self) -> str:
         content_type = self.answer.headers.get("content-type", "")
@@ -167,7 +193,7 @@ def infer_columns(bodies: Iterator[Body], settings: FormatSettings) -> Schema | 
     if first.lines is not None:
         sample = first.sample()
         return None if sample is None else first.lines.infer([sample])
-    records = chain.from_iterable(body.records for body in chain([first], bodies))
+    records = chain.from_iterable(body.first_records(_SAMPLE_RECORDS) for body in chain([first], bodies))
     objects = (record for record in islice(records, _SAMPLE_RECORDS) if isinstance(record, dict))
     return infer_records(objects, settings.times)
 

@@ -6,11 +6,15 @@ from decimal import Decimal
 import pytest
 
 from velostream.errors import Category, OptionError, VelostreamError, render_text
-from velostream.model.http import HttpAddress, without_parameters
+from velostream.formats.base import FormatSettings
+from velostream.model.http import Answer, HttpAddress, without_parameters
+from velostream.model.schema import Schema
 from velostream.sources.base import SourceSpec
 from velostream.sources.http import HttpSource
-from velostream.sources.http_records import path_of, values_at
+from velostream.sources.http_records import Body, BodyRules, infer_columns, path_of, values_at
 from velostream.testing.services.http import HttpServer, Reply
+
+RULES = BodyRules(FormatSettings())
 
 
 @pytest.fixture
@@ -334,3 +338,22 @@ def test_parameters_are_options_where_there_is_one_of_that_name(server):
 def test_options_that_can_not_be_are_refused(options):
     with pytest.raises(OptionError):
         http("http://host/rows", **options)
+
+
+def test_a_list_of_objects_is_read_without_being_parsed_as_a_whole():
+    body = b'\xef\xbb\xbf[{"id": 1, "price": 1.50},\n {"id": 2, "price": 12.25}]'
+    page = Body(Answer(200, "http://a/b", "http://a/b", {"content-type": "application/json"}, body), RULES, page=1)
+    schema = infer_columns(iter([page]), RULES.settings)
+    assert [row for rows in page.decode(schema, pytest.fail) for row in rows.to_pylist()] == [
+        {"id": 1, "price": Decimal("1.50")},
+        {"id": 2, "price": Decimal("12.25")},
+    ]
+    assert (page.count, "document" in vars(page)) == (2, False)
+
+
+def test_a_list_with_an_object_that_does_not_fit_is_parsed_and_loses_only_that():
+    body = b'[{"id": 1}, {"id": "two"}, {"id": 3}]'
+    page = Body(Answer(200, "http://a/b", "http://a/b", {"content-type": "application/json"}, body), RULES, page=1)
+    bad = []
+    rows = [row for rows in page.decode(Schema.of(("id", "BIGINT")), bad.append) for row in rows.to_pylist()]
+    assert (rows, [letter.position for letter in bad]) == ([{"id": 1}, {"id": 3}], ["http://a/b page 1 record 2"])
