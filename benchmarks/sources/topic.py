@@ -21,7 +21,9 @@ _TARGET = Target(per_second=150_000)
 _MESSAGES_AT_ONCE = 10_000
 _PATIENCE = 300
 _PEER = "confluent-kafka, orjson, Arrow"
-_OPTIONS = "WITH ('auto.offset.reset' = 'earliest')"
+_SELECT = (
+    "SELECT id PRIMARY KEY, account, symbol, quantity, price FROM '{topic}' WITH ('auto.offset.reset' = 'earliest')"
+)
 
 
 def run(arguments: argparse.Namespace) -> list[Measurement]:
@@ -36,7 +38,7 @@ def _first(connection: Connection, count: int, rounds: int) -> list[Measurement]
     topic.write(rows)
     topic.publish()
     name = f"kafka, {count:,} JSON messages, new keys"
-    select = f"SELECT * FROM '{topic.url}' {_OPTIONS}"
+    select = _SELECT.format(topic=topic.url)
     driver = Driver(_PEER, lambda: _Reader(topic).read(count))
     return measure_load(connection, name, select, Content.of_arrow(rows), _TARGET, driver, rounds)
 
@@ -61,7 +63,7 @@ class _Updates:
         self._begins: dict[int, int] = {}
         self.write()
         self._topic.publish()
-        connection.execute(f"CREATE TABLE newest AS SELECT * FROM '{self._topic.url}' {_OPTIONS}")
+        connection.execute(f"CREATE TABLE newest AS {_SELECT.format(topic=self._topic.url)}")
         connection.drain("newest", timeout=_PATIENCE)
 
     def write(self) -> None:
