@@ -9,6 +9,7 @@ Foreign exceptions never cross a seam: wrap them here and keep the original as `
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -388,6 +389,17 @@ class SourceError(VelostreamError):
         )
 
     @classmethod
+    def unexpected_field(cls, what: str, *, detail: str) -> Self:
+        """`what` has a field that is no column of the statement that reads it, which is not to be passed over."""
+        return cls(
+            what,
+            detail=detail,
+            hint="WITH ('schema.evolution' = 'ignore') leaves it out, CREATE OR REPLACE takes it in",
+            code="unexpected-field",
+            category=Category.DATA,
+        )
+
+    @classmethod
     def missing_topic(
         cls, topic: str, *, brokers: str, partitions: int, replication: int, known: Iterable[str]
     ) -> Self:
@@ -497,6 +509,22 @@ class SourceError(VelostreamError):
             code="bad-record",
             category=Category.DATA,
         )
+
+
+class FurtherColumnsError(SourceError):
+    """Records have columns that whoever reads them doesn't know yet, and is to take in before it goes on."""
+
+    default_code = "further-columns"
+    default_category = Category.CONFIGURATION
+
+    @classmethod
+    def of(cls, columns: Iterable[tuple[str, str]]) -> Self:
+        """For columns by name and SQL type. They stand in the detail, the one thing that crosses processes."""
+        return cls("records have columns that came later", detail=json.dumps(list(columns)))
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        return [(name, type_) for name, type_ in json.loads(self.detail or "[]")]
 
 
 class QueryError(VelostreamError):

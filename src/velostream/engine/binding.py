@@ -82,6 +82,8 @@ class BoundInput:
     """A stream whose rows are kept as a table."""
     part: BoundQuery | None = None
     """What keeps it up to date, where it is a part of the query itself."""
+    grows: bool = False
+    """A source whose columns are added to the result when they come."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class BoundQuery:
     """Names the result's columns take instead of the query's own, by position: those of an INSERT's target."""
     found: Mapping[str, Schema] | None = None
     """Discovered columns by source identity."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether the result gets the columns that its source gets."""
+        return any(bound.grows for bound in self.inputs)
 
     @property
     def driving(self) -> BoundInput | None:
@@ -221,8 +228,12 @@ class Binder:
                 if entry is not None and (one.target.kind is not RelationKind.TABLE or one.target.kept):
                     spec = lens.stream_spec(entry)
             kind, schema, kept = one.target.kind, one.target.schema, one.target.kept
+            if entry is not None and kind is RelationKind.TABLE and not kept:
+                # Of a table that has got columns since, those are read that the statement was made with.
+                entry = replace(entry, schema=schema)
             start = None if spec is None else lens.start_of(spec)
-            inputs.append(BoundInput(one.relation, kind, schema, entry, spec, one.version, start, kept=kept))
+            grows = one.target.grows
+            inputs.append(BoundInput(one.relation, kind, schema, entry, spec, one.version, start, kept=kept, grows=grows))
         schemas = {bound.relation: bound.schema for bound in inputs}
         session = self._context.spark.session()
         if plan.strategy is not Strategy.AGGREGATE:

@@ -15,7 +15,7 @@ from typing import Any
 from velostream.engine.directory import write_atomically
 from velostream.engine.secrets import SecretFile
 from velostream.errors import AlreadyExistsError, StateError
-from velostream.model.change import JsonValue
+from velostream.model.change import CHANGE, ORIGIN, JsonValue
 from velostream.model.confidential import public
 from velostream.model.schema import Schema
 
@@ -107,6 +107,15 @@ class Entry:
     def is_query(self) -> bool:
         """Whether something runs for it."""
         return self.kind is not EntryKind.TABLE and self.derived
+
+
+def planned_columns(names: Sequence[str], entry: Entry) -> list[str]:
+    """Those columns of a table that whoever got this entry was planned with: of a fold without the origin of its rows,
+    of a table that has got columns since without these. A sign of changes stays.
+    """
+    schema = entry.schema
+    hidden = (ORIGIN,) if entry.kind is EntryKind.SOURCE else ()
+    return [name for name in names if name not in hidden and (schema is None or name == CHANGE or schema.find(name))]
 
 
 class Catalog:

@@ -15,6 +15,7 @@ from velostream.engine.definitions import Definitions
 from velostream.engine.directory import StateDirectory
 from velostream.engine.execute import Executor, Parameters
 from velostream.engine.feed import MemoryFeed
+from velostream.engine.growing import Growing
 from velostream.engine.handle import TableHandle
 from velostream.engine.launch import Launcher
 from velostream.engine.registering import register
@@ -100,6 +101,7 @@ class Connection:
         self._book = SourceBook(directory)
         self._launcher = Launcher(self._context, self._book)
         self._supervisor = Supervisor(self._context, self._launcher)
+        self._context.further_columns = Growing(self._context, self._launcher, self._supervisor).begin
         definitions = Definitions(self._context, self._launcher, self._supervisor)
         self._executor = Executor(self._context, self._launcher, definitions, self._supervisor)
         self._shower = Shower(self._context)
@@ -249,17 +251,21 @@ class Connection:
 
     def _drain(self, entry: Entry, deadline: float) -> None:
         board = self._context.board(entry)
-        while entry.is_query and entry.id not in self._launcher.runners:
-            if self._is_at_rest(entry):
+        while True:
+            while entry.is_query and entry.id not in self._launcher.runners:
+                if self._is_at_rest(entry):
+                    return
+                board.raise_if_dead()
+                if time.monotonic() > deadline:
+                    raise board.timed_out("did not start in time")
+                board.wait_for_news(0.1)
+            runner = self._launcher.runners.get(entry.id)
+            if runner is not None:
+                board.raise_if_dead()
+                runner.drain(deadline)
+            if self._launcher.runners.get(entry.id) is runner:
                 return
-            board.raise_if_dead()
-            if time.monotonic() > deadline:
-                raise board.timed_out("did not start in time")
-            board.wait_for_news(0.1)
-        runner = self._launcher.runners.get(entry.id)
-        if runner is not None:
-            board.raise_if_dead()
-            runner.drain(deadline)
+            # Another one has taken its place meanwhile.
 
     def _is_at_rest(self, entry: Entry) -> bool:
         """Whether nothing runs for it by wish: its own, or for an entry of the engine's that of all who read it."""

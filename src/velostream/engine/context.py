@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from velostream.engine.catalog import HIDDEN, Catalog, Entry, EntryKind
+from velostream.engine.catalog import HIDDEN, Catalog, Entry, planned_columns
 from velostream.engine.directory import StateDirectory
 from velostream.engine.functions import Functions
 from velostream.engine.options import MEMORY
-from velostream.engine.relations import Reader, SnapshotRelations, keep_alive, mentioned
+from velostream.engine.relations import Reader, SnapshotRelations, keep_alive, mentioned, quoted
 from velostream.engine.replica import ReplicaPublisher
 from velostream.engine.spark import SparkRuntime
 from velostream.engine.status import State, StatusBoard
 from velostream.engine.stores import Stores, write_to_stores
-from velostream.errors import SourceError, TableError
-from velostream.model.change import ORIGIN, Mode, Write
+from velostream.errors import FurtherColumnsError, SourceError, TableError
+from velostream.model.change import Mode, Write
 from velostream.model.expression import Expression
 from velostream.model.schema import Schema
 from velostream.sources.base import BadRecord, Source
@@ -61,6 +61,8 @@ class EngineContext:
     config: dict[str, str]
     boards: dict[str, StatusBoard] = field(default_factory=dict)
     closing: threading.Event = field(default_factory=threading.Event)
+    further_columns: Callable[[Sequence[str], FurtherColumnsError], None] = field(init=False)
+    """Has the entries of these ids go on with columns that their records have and their tables lack; returns at once."""
     stores: Stores = field(init=False)
     functions: Functions = field(init=False)
 
@@ -123,8 +125,12 @@ class EngineContext:
         store = self.stores.find(entry.id)
         if store is not None:
             return self.frame_of(session, entry, store.snapshot(), reader=reader)
-        frame = self.relations.frame(session, entry.id, self.memory_table(entry.id).snapshot(at))
-        return keep_alive(frame.drop(ORIGIN), frame) if entry.kind is EntryKind.SOURCE else frame
+        snapshot = self.memory_table(entry.id).snapshot(at)
+        frame = self.relations.frame(session, entry.id, snapshot)
+        names = planned_columns(snapshot.schema.names, entry)
+        if len(names) == len(snapshot.schema.names):
+            return frame
+        return keep_alive(frame.select(*(quoted(name) for name in names)), frame)
 
     def frame_of(
         self, session: SparkSession, entry: Entry, snapshot: Snapshot, *, reader: Reader | None = None

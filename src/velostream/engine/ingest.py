@@ -25,7 +25,7 @@ from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, query_error, quoted
 from velostream.engine.sift import is_row_error, sift
 from velostream.engine.status import State
-from velostream.errors import SourceError, VelostreamError, present
+from velostream.errors import FurtherColumnsError, SourceError, VelostreamError, present
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Source
 
@@ -100,6 +100,8 @@ class Consumer(ABC):
         """The end of what the source held when the consumer was first ready to run; reaching it means ready."""
         self._expected_rows = self._rows_left = 0
         self.dead = False
+        self.lacks_columns = False
+        """Whether another one will go on in its place, with columns that its records have got."""
         self.projection: Projection | None = None
         """Of a statement so simple that it can share a Spark query with others."""
         self.needed: tuple[str, ...] | None = None
@@ -135,7 +137,7 @@ class Consumer(ABC):
         return self.context.sequence.exclusive()
 
     def runnable(self) -> bool:
-        if self.dead or time.monotonic() < self._resume_at:
+        if self.dead or self.lacks_columns or time.monotonic() < self._resume_at:
             return False
         try:
             return self._gate.is_open(self.board)
@@ -243,6 +245,8 @@ class Ingest:
         self._wake.set()
         while not self.source.reached(consumer.position, target):
             consumer.board.raise_if_dead()
+            if consumer.dead:
+                return
             if time.monotonic() > deadline:
                 raise consumer.board.timed_out("did not catch up in time")
             consumer.board.wait_for_news(0.1)
@@ -262,6 +266,12 @@ class Ingest:
 
     def _trouble(self, error: VelostreamError) -> float:
         """The source can't be read: retry what may come back, fail what won't."""
+        if isinstance(error, FurtherColumnsError):
+            waiting = [consumer for consumer in self._consumers if not consumer.dead]
+            for consumer in waiting:
+                consumer.lacks_columns = True
+            self.context.further_columns([consumer.entry.id for consumer in waiting], error)
+            return self._poll_seconds
         self._attempts += 1
         delay = self._retry.delay(self._attempts)
         for consumer in list(self._consumers):

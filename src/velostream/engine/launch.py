@@ -98,6 +98,7 @@ class Launcher:
                 schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), key)
                 entry = self._hidden_table(spec.shown, kind=EntryKind.SOURCE, identity=identity, schema=schema)
             if self._is_idle(entry):
+                self.context.sequence.add_columns(entry.id, present(entry.schema))
                 source = self.book.open(spec)
                 self._run(FoldRunner(self.context, entry, source=source, schema=bound.schema, start=bound.start))
             return entry
@@ -368,6 +369,13 @@ class Launcher:
             runner = self.runners.pop(entry.id, None)
         if runner is not None:
             runner.stop()
+
+    def suspend(self, entry: Entry) -> None:
+        """Stop what is started again at once."""
+        with self._lock:
+            runner = self.runners.pop(entry.id, None)
+        if runner is not None:
+            runner.suspend()
 
     def discard(self, entry: Entry) -> None:
         """Stop what will never run again."""

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import CHANGERS, Entry, EntryKind
+from velostream.engine.growing import grows, table_identity
 from velostream.engine.options import MEMORY, QUERY_OPTIONS, pointing_at, table_options
 from velostream.engine.sourcing import reference_of
-from velostream.errors import Category, SourceError, present
+from velostream.errors import Category, OptionError, SourceError, present
 from velostream.sources.base import SourceSpec
 from velostream.sources.common import OFFSET_RESET
 from velostream.sql.parse import parse_statement
@@ -72,19 +73,28 @@ class Lens:
             return self._stream(entry)
         if entry.schema is None:
             return Relation(entry.name, RelationKind.TABLE, None, reason="waits for the columns of its source")
-        indexes = [entry.schema.key] if entry.schema.key else []
+        schema = self._columns_of(entry, entry.schema)
+        indexes = [schema.key] if schema.key else []
         indexes += [tuple(columns) for columns in entry.indexes.values()]
         is_ours = entry.store == MEMORY
         return Relation(
             entry.name,
             RelationKind.TABLE,
-            entry.schema,
+            schema,
             indexes=tuple(indexes),
             rows=self._context.table(entry.id).snapshot().count() if is_ours else None,
             reason=_reason_of(entry),
             store="" if is_ours else entry.store,
             version_column=_version_column(entry),
         )
+
+    def _columns_of(self, entry: Entry, schema: Schema) -> Schema:
+        """Those of a table; of one that gets columns while it is there, those that the statement was made with."""
+        if not grows(entry):
+            return schema
+        identity = table_identity(entry)
+        self.found[identity] = self._pinned.get(identity, schema)
+        return self.found[identity]
 
     def source(self, reference: SourceRef, options: tuple[OptionValue, ...]) -> Relation:
         with pointing_at(options, text=self._text):
@@ -123,7 +133,29 @@ class Lens:
             schema = self._pinned.get(identity) or self.found.get(identity) or spec.columns or source.schema()
         if schema is not None:
             self.found[identity] = schema
-        return Relation(name, kind, schema, reason=reason, system=source.system_columns)
+        return Relation(
+            name, kind, schema, reason=reason, system=source.system_columns, grows=self._grows(source, declared=spec.columns)
+        )
+
+    @staticmethod
+    def _grows(source: Source, *, declared: Schema | None) -> bool:
+        """Whether columns that records have later are to be added; `OptionError` where that can't be."""
+        if source.settings.text("schema.evolution") != "add":
+            return False
+        if declared is not None or source.settings.text("record.schema"):
+            raise OptionError(
+                "columns that are declared can't be added to (schema.evolution = add)",
+                hint="leave the columns out, they are taken from the records; or leave 'schema.evolution' = 'add' out",
+                code="cannot-add-columns",
+            )
+        if not source.adds_columns:
+            raise OptionError(
+                f'columns that come later can\'t be added from "{source.spec.shown}" (schema.evolution = add)',
+                detail="that is for files, objects, JSON messages, memory feeds and the logs of databases",
+                hint="'schema.evolution' = 'ignore' leaves them out; CREATE OR REPLACE then takes them in",
+                code="cannot-add-columns",
+            )
+        return True
 
     @contextmanager
     def _settling_start(self, source: Source, spec: SourceSpec) -> Iterator[None]:

@@ -43,13 +43,17 @@ class Runner(ABC):
     def stop(self) -> None:
         """End within seconds, after the batch in hand or without it. Nothing is committed after this returns."""
 
+    def suspend(self) -> None:
+        """`stop`, for another one to go on at once where this one ends."""
+        self.stop()
+
     def discard(self) -> None:
         """`stop`, and give back what is kept elsewhere in order to run on some day: it won't."""
         self.stop()
 
     @abstractmethod
     def drain(self, deadline: float) -> None:
-        """Return when everything the inputs held at the moment of the call is committed."""
+        """Return when everything the inputs held at the moment of the call is committed, or when it was stopped."""
 
     def pause(self) -> None:
         self.stop()

@@ -62,6 +62,14 @@ class Supervisor:
                 hint="create it under another name, or write out the query that it replaces",
                 code="invalid-statement",
             )
+        if bound.grows and (entry.store != MEMORY or statement.columns is not None):
+            why = "its columns are declared" if entry.store == MEMORY else f"its rows are in {entry.store}"
+            raise QueryError(
+                f'{entry.kind} "{entry.name}" can\'t take columns that come later: {why}',
+                detail="schema.evolution = add is for tables in memory whose columns are those of their source",
+                hint="leave 'schema.evolution' = 'add' out, or let a table in memory read the source",
+                code="cannot-add-columns",
+            )
         if statement.what is ObjectKind.STREAM and not bound.plan.only_appends:
             raise QueryError(
                 f'stream "{entry.name}" can\'t be derived by strategy "{bound.plan.strategy}"',
@@ -74,7 +82,9 @@ class Supervisor:
     def prepare(self, entry: Entry, statement: Create, bound: BoundQuery, *, replacing: Entry | None = None) -> Entry:
         """The entry with its columns, and its table made if it has one. Nothing runs yet."""
         entry = replace(entry, schema=bound.schema, sources=found_columns(bound))
-        if entry.kind is EntryKind.VIEW:
+        if bound.grows and entry.id in self._tables():
+            self._context.sequence.add_columns(entry.id, bound.schema)
+        elif entry.kind is EntryKind.VIEW:
             self.make_table(entry, statement, replacing=replacing)
         return entry
 
@@ -309,6 +319,11 @@ class Supervisor:
         groups = self._context.catalog.hidden(EntryKind.GROUPS, entry.id)
         if groups is not None:
             self._launcher.stop(groups)
+
+    def suspend(self, entry: Entry) -> None:
+        """End what runs for an entry that is started again at once, and goes on where it was."""
+        self._waiting.remove(entry.id)
+        self._launcher.suspend(entry)
 
     def remove(self, entries: Sequence[Entry]) -> list[StoreError]:
         """Stop entries and forget them: first in the catalog, then their rows, positions and files.

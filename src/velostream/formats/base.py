@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from velostream.errors import Category, SourceError
+from velostream.errors import Category, FurtherColumnsError, SourceError
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Schema
 
@@ -76,6 +76,8 @@ class FormatSettings:
     times: TimeRules = field(default_factory=TimeRules)
     refuse_further_fields: bool = False
     """Whether a field that is no column makes its record a bad one; else it is left out."""
+    add_further_fields: bool = False
+    """Whether such a field is to become a column: its record is not decoded before it is one."""
     compression: str | None = None
     """`gzip`, `zstd` and their like, `none`; None is by the file's name."""
     avro_schema: SchemaText = field(default_factory=SchemaText)
@@ -111,6 +113,18 @@ def further_field(names: Iterable[str], schema: Schema) -> str | None:
         if schema.find(name) is None:
             return f'field "{name}" is no column, and schema.evolution is fail'
     return None
+
+
+def further_columns(found: Schema | None, schema: Schema) -> SourceError:
+    """The error that tells which of the columns that were found are to be added to a schema."""
+    fresh = {
+        column.name.lower(): (column.name, column.sql_type)
+        for column in (() if found is None else found.columns)
+        if schema.find(column.name) is None
+    }
+    if not fresh:
+        return SourceError.unexpected_field("records have fields of which no column can be made", detail=str(found))
+    return FurtherColumnsError.of(fresh.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +185,15 @@ class WholeFormat(Format):
     """A file is read as a whole, or in units that only its own bookkeeping can find."""
 
     def check_fields(self, path: Path, names: Iterable[str], schema: Schema) -> None:
-        """`SourceError` for a file with a field that is no column, where such are refused."""
-        further = further_field(names, schema) if self.settings.refuse_further_fields else None
-        if further is not None:
-            raise SourceError(
-                f'file "{path}" has a field too many',
-                detail=further,
-                hint="WITH ('schema.evolution' = 'ignore') leaves it out, CREATE OR REPLACE takes it in",
-                code="unexpected-field",
-                category=Category.DATA,
-            )
+        """`SourceError` for a file with a field that is no column, where such are refused or to be added."""
+        if not (self.settings.refuse_further_fields or self.settings.add_further_fields):
+            return
+        further = further_field(names, schema)
+        if further is None:
+            return
+        if self.settings.add_further_fields:
+            raise further_columns(self.infer([path]), schema)
+        raise SourceError.unexpected_field(f'file "{path}" has a field too many', detail=further)
 
     @abstractmethod
     def infer(self, paths: Sequence[Path]) -> Schema | None:

@@ -18,7 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from velostream.errors import Category, OptionError, SourceError
-from velostream.formats.base import FormatSettings, LineFormat, Preamble, Reject, Rejected, Sample, further_field
+from velostream.formats.base import (
+    FormatSettings,
+    LineFormat,
+    Preamble,
+    Reject,
+    Rejected,
+    Sample,
+    further_columns,
+    further_field,
+)
 from velostream.formats.inference import observe_texts
 from velostream.formats.lines import BYTE_ORDER_MARK, Records, find_records
 from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
@@ -95,7 +104,10 @@ class CsvFormat(LineFormat):
         names = preamble.names or schema.names
         if not data or not names:
             return schema.arrow.empty_table()
-        further = further_field(names, schema) if self.settings.refuse_further_fields else None
+        strict = self.settings.refuse_further_fields or self.settings.add_further_fields
+        further = further_field(names, schema) if strict else None
+        if further is not None and self.settings.add_further_fields:
+            raise further_columns(self.infer([Sample(preamble, data)]), schema)
         if further is not None:
             records = find_records(data, self.quote, final=True)
             for start, end in zip(records.starts.tolist(), records.ends.tolist(), strict=True):

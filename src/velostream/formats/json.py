@@ -20,7 +20,17 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from velostream.errors import Category, SourceError
-from velostream.formats.base import LineFormat, Preamble, Reject, Rejected, Sample, WholeFormat, further_field
+from velostream.formats.base import (
+    FormatSettings,
+    LineFormat,
+    Preamble,
+    Reject,
+    Rejected,
+    Sample,
+    WholeFormat,
+    further_columns,
+    further_field,
+)
 from velostream.formats.compression import compressed, compression_of, read_blocks
 from velostream.formats.inference import json_text_kinds
 from velostream.formats.lines import find_records, skipped_length
@@ -49,6 +59,20 @@ def json_column(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
+class _FurtherFieldError(Exception):
+    """A record has a field that is to become a column."""
+
+
+def _further_field(record: Mapping[str, Any], schema: Schema, settings: FormatSettings) -> str | None:
+    """Why a record is bad for its fields; `_FurtherFieldError` when one of them is to become a column."""
+    if not (settings.refuse_further_fields or settings.add_further_fields):
+        return None
+    further = further_field(record, schema)
+    if further is not None and settings.add_further_fields:
+        raise _FurtherFieldError
+    return further
+
+
 class JsonLinesFormat(LineFormat):
     name = "jsonl"
 
@@ -68,7 +92,12 @@ class JsonLinesFormat(LineFormat):
     def decode(self, data: bytes, preamble: Preamble, schema: Schema, reject: Reject) -> pa.Table:
         if not is_utf_8(self.settings.encoding):
             data, reject = as_utf_8(data, self.settings.encoding, reject)
-        tables = list(self._decode(data, 0, schema, reject))
+        try:
+            tables = list(self._decode(data, 0, schema, reject))
+        except _FurtherFieldError:
+            parsed = (_parsed_or_none(line, "utf-8") for line in data.splitlines() if line.strip())
+            found = infer_records((record for record in parsed if record is not None), self.settings.times)
+            raise further_columns(found, schema) from None
         return pa.concat_tables(tables) if tables else schema.arrow.empty_table()
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
@@ -126,7 +155,8 @@ class JsonLinesFormat(LineFormat):
 
     @property
     def _on_further_field(self) -> str:
-        return "error" if self.settings.refuse_further_fields else "ignore"
+        settings = self.settings
+        return "error" if settings.refuse_further_fields or settings.add_further_fields else "ignore"
 
     def _read_one_by_one(self, data: bytes, ends: list[int], place: int, schema: Schema, reject: Reject) -> pa.Table:
         records: list[Mapping[str, Any]] = []
@@ -140,7 +170,7 @@ class JsonLinesFormat(LineFormat):
                 except ValueError as error:
                     reject(Rejected(place + start, line, f"not a JSON object: {error}"))
                 else:
-                    further = further_field(record, schema) if self.settings.refuse_further_fields else None
+                    further = _further_field(record, schema, self.settings)
                     if further is None:
                         records.append(record)
                         places.append((place + start, line))
@@ -172,6 +202,8 @@ class JsonDocumentFormat(WholeFormat):
         if end <= start:
             return
         records = self._records(path)
+        if self.settings.add_further_fields:
+            self.check_fields(path, {name for one in records if isinstance(one, Mapping) for name in one}, schema)
         for first in range(0, len(records), _ROWS_PER_TABLE):
             chunk = records[first : first + _ROWS_PER_TABLE]
             objects: list[tuple[int, Mapping[str, Any]]] = []

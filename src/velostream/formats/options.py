@@ -28,7 +28,7 @@ COMPRESSION = Option(
     ("none", "gzip", "zstd", "bz2", "lz4"),
 )
 SCHEMA_EVOLUTION = Option(
-    "schema.evolution", "what becomes of fields that are no columns", OptionType.CHOICE, "ignore", ("ignore", "fail")
+    "schema.evolution", "what becomes of fields that are no columns", OptionType.CHOICE, "ignore", ("add", "fail", "ignore")
 )
 SCHEMA_OPTIONS = (
     Option("avro.schema", "Avro schema of the records, as JSON"),
@@ -87,6 +87,7 @@ def format_settings(options: Options, *, declared: Schema | None = None, subject
         encoding=check_encoding(options.text("encoding") or "utf-8"),
         times=TimeRules(options.text("timezone") or "UTC", strptime_pattern(options.text("timestamp.format"))),
         refuse_further_fields=options.text("schema.evolution") == "fail",
+        add_further_fields=options.text("schema.evolution") == "add",
         compression=options.text("compression"),
         avro_schema=_schema_text(options, "avro.schema"),
         protobuf_schema=_schema_text(options, "protobuf.schema"),

@@ -148,6 +148,13 @@ class Source(ABC):
         """What this source does with its options. Must not touch the outside."""
 
     @property
+    def adds_columns(self) -> bool:
+        """Whether `read` raises `FurtherColumnsError` for records with columns that its schema lacks, so that they are
+        added (`schema.evolution` = `add`). Only asked for when that option says so.
+        """
+        return False
+
+    @property
     def begins_at_latest(self) -> bool:
         """Whether `initial_offset` is the end of what is there at the moment it is asked for. The engine asks once,
         when a statement is made, and remembers.

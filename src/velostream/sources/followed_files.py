@@ -102,6 +102,10 @@ class FollowedFiles(Source, Generic[State]):
         return self._from_latest
 
     @property
+    def adds_columns(self) -> bool:
+        return True
+
+    @property
     def capabilities(self) -> SourceCapabilities:
         watched = self._mode is not None
         emits = Emits.APPENDS if self._mode in (None, WatchMode.APPEND) else Emits.CHANGES

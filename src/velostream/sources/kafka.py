@@ -108,6 +108,11 @@ class KafkaSource(Source):
         return type(self), (SourceSpec(self.spec.kind, self.spec.uri, options, self.spec.columns),)
 
     @property
+    def adds_columns(self) -> bool:
+        """Other formats have a schema of their own, or none."""
+        return self._format.name == "json"
+
+    @property
     def begins_at_latest(self) -> bool:
         return self._from_latest
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.errors import SourceError
+from velostream.errors import FurtherColumnsError, SourceError
 from velostream.model.change import CHANGE
 from velostream.model.conform import TimeRules, conform
 from velostream.model.options import Option, OptionType
@@ -54,6 +54,13 @@ class MemorySource(Source):
         *COMMON_OPTIONS,
         OFFSET_RESET,
         Option("changelog", "what a record means", OptionType.CHOICE, "append", ("append", "upsert", "changes")),
+        Option(
+            "schema.evolution",
+            "what becomes of fields that are no columns",
+            OptionType.CHOICE,
+            "ignore",
+            ("add", "ignore"),
+        ),
         Option(SPOOL_OPTION, "directory of the feed, set by the engine"),
     )
 
@@ -70,6 +77,10 @@ class MemorySource(Source):
     def capabilities(self) -> SourceCapabilities:
         emits = emits_of(self.settings.text("changelog"))
         return SourceCapabilities(emits=emits, replay=Replay.FOREVER, incremental=True, follows=True)
+
+    @property
+    def adds_columns(self) -> bool:
+        return True
 
     @property
     def finished(self) -> bool:
@@ -151,6 +162,11 @@ class MemorySource(Source):
         self, rows: pa.Table, target: Schema, on_bad: OnBad, *, place: tuple[int, int]
     ) -> Iterator[pa.RecordBatch]:
         number, skipped = place
+        if self.settings.text("schema.evolution") == "add":
+            further = [field for field in rows.schema if field.name != CHANGE and target.find(field.name) is None]
+            if further:
+                columns = Schema.from_arrow(pa.schema(further)).columns
+                raise FurtherColumnsError.of((column.name, column.sql_type) for column in columns)
 
         def reject(index: int, reason: str) -> None:
             raw = json_text(rows.slice(index, 1).to_pylist()[0])

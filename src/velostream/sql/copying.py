@@ -17,7 +17,7 @@ def copied_key(query: Query, options: Sequence[OptionValue], *, relation: str) -
     None when the query is no copy of it, or when its key is computed: then each record is an event.
     """
     select = outermost_select(query.tree)
-    if query.table_key is None or select is None or not _is_copy(query, select, relation):
+    if query.table_key is None or select is None or not is_copy(query, select, relation):
         return None
     option = next((option.value for option in options if option.name.lower() == "key"), "")
     named = query.key_items or query.table_key or [part.strip() for part in option.split(",") if part.strip()]
@@ -26,7 +26,8 @@ def copied_key(query: Query, options: Sequence[OptionValue], *, relation: str) -
     return tuple(column for column in found if column is not None) if all(found) else None
 
 
-def _is_copy(query: Query, select: exp.Select, relation: str) -> bool:
+def is_copy(query: Query, select: exp.Select, relation: str) -> bool:
+    """Whether each row of `relation` gives one row or none by itself."""
     items = from_items(select)
     if len(items) != 1 or not isinstance(items[0], exp.Table) or query.window is not None:
         return False

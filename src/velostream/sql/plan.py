@@ -52,6 +52,8 @@ class Relation:
     """Of a table that holds several versions of things: the column that says from when each is."""
     kept: bool = False
     """A stream whose rows are kept as a table, because the query needs all of them."""
+    grows: bool = False
+    """A source whose columns are added to the result when they come."""
 
 
 class Catalog(Protocol):

@@ -15,6 +15,7 @@ from velostream.sql.delta_groups import plan_streamed
 from velostream.sql.delta_steps import NotDelta
 from velostream.sql.determinism import check_clock, check_repeatable
 from velostream.sql.grouping import group_expressions
+from velostream.sql.growing import check_growing
 from velostream.sql.keeping import KeptStreams
 from velostream.sql.keys import check_key, declared_key, key_of_result
 from velostream.sql.maps import name_items, plan_map
@@ -134,6 +135,7 @@ class _Planner:
             *self._unknown_options(resolution),
             *refused_forms(self.query, text=self.text),
             *check_key(declared, resolution.outputs, text=self.text),
+            *check_growing(self.query, resolution, text=self.text),
         ]
         if self.distinct_names:
             problems += self._duplicate_names(resolution)

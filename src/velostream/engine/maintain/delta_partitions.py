@@ -10,7 +10,7 @@ import pyarrow as pa
 from velostream.engine.maintain.delta_rows import fingerprint_of, is_too_much, net, rows_with
 from velostream.engine.maintain.refresh import Refresh
 from velostream.engine.maintain.steps import difference, of_sign
-from velostream.engine.maintain.views import FoundRows, Maintenance, Movement, without_origin
+from velostream.engine.maintain.views import FoundRows, Maintenance, Movement, as_planned
 from velostream.model.change import Mode, Write, signed
 from velostream.model.schema import Schema
 from velostream.tables.base import Table
@@ -91,7 +91,7 @@ class PartitionedDelta(Maintenance):
     ) -> dict[str, pa.Table]:
         """What each reader holds of the values."""
         return {
-            reader.relation: without_origin(
+            reader.relation: as_planned(
                 rows_with(snapshots[reader.relation], self._plan.columns[reader.relation], values),
                 movement.inputs[reader.input],
             )

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from velostream.engine.maintain.delta_joined import JoinedRows
 from velostream.engine.maintain.steps import StepRunner, changes_of, difference, is_empty, of_sign
-from velostream.engine.maintain.views import FoundRows, Movement, without_origin
+from velostream.engine.maintain.views import FoundRows, Movement, as_planned
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.errors import UnsupportedError
 from velostream.model.change import signed
@@ -78,7 +78,7 @@ class LinearRows(RowSource):
         if not columns:
             return self.all(movement)
         found = rows_with(movement.now(relation), columns, key_values(values, columns))
-        return self._step.run({relation: signed(without_origin(found, movement.inputs[relation]), 1)})
+        return self._step.run({relation: signed(as_planned(found, movement.inputs[relation]), 1)})
 
 
 class DrivenRows(RowSource):
@@ -171,7 +171,7 @@ class DrivenRows(RowSource):
             found[link.child] = state.rows(link.child, _Wanted({link.child_columns: values}), columns)
         found |= {name: state.snapshots[name].scan() for name in self._plan.constants}
         return {
-            reader.relation: without_origin(found[reader.relation], movement.inputs[reader.input])
+            reader.relation: as_planned(found[reader.relation], movement.inputs[reader.input])
             for reader in self._plan.readers
         }
 

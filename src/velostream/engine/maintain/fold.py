@@ -21,7 +21,7 @@ from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
-from velostream.errors import VelostreamError
+from velostream.errors import FurtherColumnsError, VelostreamError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Replay, Source
@@ -109,6 +109,9 @@ class FoldRunner(Runner):
         """End for good: the source is closed. What it keeps elsewhere stays, if we remember the position."""
         self._end(forget=not self.context.directory.durable)
 
+    def suspend(self) -> None:
+        self._end(forget=False)
+
     def discard(self) -> None:
         self._end(forget=True)
 
@@ -116,7 +119,7 @@ class FoldRunner(Runner):
         self._wake.set()
 
     def drain(self, deadline: float) -> None:
-        if self._done:
+        if self._done or self._stopping:
             return
         patience = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
         if not self._lock.acquire(timeout=patience):
@@ -126,7 +129,7 @@ class FoldRunner(Runner):
         finally:
             self._lock.release()
         self._wake.set()
-        while not self.source.reached(self._position, target):
+        while not self._stopping and not self.source.reached(self._position, target):
             self.board.raise_if_dead()
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")
@@ -153,6 +156,9 @@ class FoldRunner(Runner):
                 if self._ended():
                     return
                 error = query_error(trouble, f'source "{self.entry.name}" could not be processed')
+                if isinstance(error, FurtherColumnsError):
+                    self.context.further_columns([self.entry.id], error)
+                    return
                 attempts += 1
                 if not error.category.retriable:
                     self.board.become(State.FAILED, error.message, error=error)

@@ -17,7 +17,7 @@ from velostream.engine.reading import Reading, read_range
 from velostream.engine.relations import query_error, run_sql
 from velostream.engine.staging import gather
 from velostream.engine.status import State
-from velostream.errors import SourceError, StoreError, VelostreamError
+from velostream.errors import FurtherColumnsError, SourceError, StoreError, VelostreamError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import Offset, Source
@@ -76,6 +76,9 @@ class OnceRunner(Runner):
                     if self._ended():
                         return
                     error = query_error(trouble, f'view "{self.entry.name}" could not be loaded')
+                    if isinstance(error, FurtherColumnsError):
+                        self.context.further_columns([self.entry.id], error)
+                        return
                     if not _may_pass(error):
                         self.board.become(State.FAILED, error.message, error=error)
                         return

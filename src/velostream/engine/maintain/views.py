@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from velostream.engine.catalog import EntryKind
+from velostream.engine.catalog import planned_columns
 from velostream.engine.measuring import Stage
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.errors import TableError, VelostreamError
-from velostream.model.change import ORIGIN, Epoch, JsonValue, Write, signed
+from velostream.model.change import Epoch, JsonValue, Write, signed
 from velostream.model.retry import RetryPolicy
 from velostream.tables.memory.sequence import Commit, Part
 
@@ -70,7 +70,7 @@ class Wave:
         with self._reading:
             if place not in self._changes:
                 rows = self._context.memory_table(entry.id).changes(since, self.number_of(entry)).arrow
-                self._changes[place] = without_origin(rows, entry)
+                self._changes[place] = as_planned(rows, entry)
             return self._changes[place]
 
 
@@ -111,7 +111,7 @@ class Movement:
     def rows(self, relation: str, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of an input now, as changes from nothing."""
         entry = self.inputs[relation]
-        rows = without_origin(self.now(relation).scan(columns=columns), entry)
+        rows = as_planned(self.now(relation).scan(columns=columns), entry)
         return signed(rows, 1)
 
 
@@ -178,17 +178,22 @@ class ViewRunner(Runner):
         self._attempts = 0
         self._retry_at = 0.0
         self._retry = RetryPolicy.while_running()
+        self._stopped = False
 
     def start(self) -> None:
+        self._stopped = False
         self.board.become(State.LOADING)
         self._loop.add(self)
 
     def stop(self) -> None:
         self._loop.remove(self)
+        self._stopped = True
 
     def drain(self, deadline: float) -> None:
         wanted = {entry.id: self.context.table(entry.id).version for entry in self.inputs.values()}
         while not all(self.reflects.get(entry_id, -1) >= version for entry_id, version in wanted.items()):
+            if self._stopped:
+                return
             self.board.raise_if_dead()
             failure = self.board.failure
             if failure is not None and not failure.category.retriable:
@@ -502,7 +507,7 @@ def _not_refreshed(runner: ViewRunner, error: Exception) -> VelostreamError:
     return query_error(error, f'view "{runner.entry.name}" could not be refreshed')
 
 
-def without_origin(rows: pa.Table, entry: Entry) -> pa.Table:
-    """The rows of an input without the column that only the fold of its source knows."""
-    hidden = entry.kind is EntryKind.SOURCE and ORIGIN in rows.column_names
-    return rows.drop_columns([ORIGIN]) if hidden else rows
+def as_planned(rows: pa.Table, entry: Entry) -> pa.Table:
+    """The rows of an input without what only the fold of its source knows, and without columns that came later."""
+    names = planned_columns(rows.column_names, entry)
+    return rows if len(names) == rows.num_columns else rows.select(names)

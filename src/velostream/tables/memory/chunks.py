@@ -111,6 +111,14 @@ class Chunks:
             batches[index] = spill(_select(batches[index], None))
         return replace(self._with_batches(tuple(batches), sealed=max(self.sealed, mapped)), mapped=mapped)
 
+    def with_columns(self, schema: pa.Schema) -> Chunks:
+        """With the further columns that a schema has at its end; they are NULL in every row."""
+        further = [schema.field(place) for place in range(len(self.schema), len(schema))]
+        batches = tuple(
+            _widened(batch, further, sealed=index < self.sealed) for index, batch in enumerate(self.batches)
+        )
+        return Chunks(schema, self.policy, batches, self.starts, self.sealed, self.mapped)
+
     def unpacked(self, index: int) -> pa.RecordBatch:
         """A batch with the columns of the schema."""
         return unpack(_select(self.batches[index], None), self.schema)
@@ -212,6 +220,21 @@ def _select(batch: StoredBatch, columns: Sequence[str] | None) -> pa.RecordBatch
     if isinstance(batch, CompressedBatch):
         return batch.select(columns)
     return batch if columns is None else batch.select(list(columns))
+
+
+def widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with the further columns that a schema has at its end; they are NULL in every row."""
+    further = [pa.nulls(batch.num_rows, type_) for type_ in schema.types[batch.num_columns :]]
+    return pa.RecordBatch.from_arrays([*batch.columns, *further], schema=schema)
+
+
+def _widened(batch: StoredBatch, further: Sequence[pa.Field], *, sealed: bool) -> StoredBatch:
+    """A batch with further columns of NULL, which take no memory where nothing is merged with them any more."""
+    columns = [pa.nulls(batch.num_rows, None if sealed else field.type) for field in further]
+    names = [field.name for field in further]
+    if isinstance(batch, CompressedBatch):
+        return replace(batch, names=(*batch.names, *names), stored=(*batch.stored, *columns))
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns], names=[*batch.schema.names, *names])
 
 
 def _packed(batch: pa.RecordBatch, policy: ChunkPolicy) -> list[StoredBatch]:

@@ -366,6 +366,23 @@ class Generation:
             self.content = index
         return self.content
 
+    def with_columns(self, schema: pa.Schema) -> Generation:
+        """The same rows under the same numbers, with further columns at the end that are NULL in all of them.
+
+        This one stays as it is for its readers, and takes no more commits.
+        """
+        wider = Generation(schema, self.key, floor=self.floor, form=self.form)
+        wider.stored = TailedChunks(self.chunks.with_columns(schema))
+        wider.removed, wider.added_at = self.removed, self.added_at
+        wider.ids, wider.journal = self.ids, self.journal
+        wider.length, wider.alive = self.length, self.alive
+        wider.secondary = self.secondary
+        if isinstance(self.keys, KeyDictionary):
+            wider.keys = self.keys
+        elif isinstance(wider.keys, KeyHashes):
+            wider.keys.cover(wider.stored.chunks)
+        return wider
+
     def renumbered(self, floor: int) -> Generation:
         """A new generation without the rows that nobody reading `floor` or later can see. Leaves this one as it is."""
         keep_mask = self.removed.values() > floor

@@ -33,6 +33,8 @@ def unpacked(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """A column in its own type."""
     if array.type == type_:
         return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), type_)
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
     if pa.types.is_decimal(type_):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import pyarrow as pa
 from velostream.errors import StateError
 from velostream.model.schema import Schema
 from velostream.tables.memory.base_files import Base, StoredRows, TableBase, read_base, read_rows
+from velostream.tables.memory.chunks import widened
 from velostream.tables.memory.conform import stored_schema
 from velostream.tables.memory.generation import Delta, Generation
 from velostream.tables.memory.growable import Integers
@@ -45,6 +46,13 @@ class RecoveredTable:
     @cached_property
     def stored_schema(self) -> pa.Schema:
         return stored_schema(self.schema)
+
+    def add_columns(self, schema: Schema) -> None:
+        """The rows so far had fewer columns than those that follow."""
+        self.schema, self.stored_schema = schema, stored_schema(schema)
+        self.rows = [widened(batch, self.stored_schema) for batch in self.rows]
+        if self.stored is not None:
+            self.stored = replace(self.stored, rows=[widened(batch, self.stored_schema) for batch in self.stored.rows])
 
     def generation(self) -> Generation:
         """All of it as rows with their history."""
@@ -115,6 +123,8 @@ def _replay(state: Recovered, record: Record) -> None:
             state.tables[header["table"]] = RecoveredTable(
                 header["table"], header["name"], Schema.from_json(header["schema"]), dict(header["options"])
             )
+        case "columns":
+            state.tables[header["table"]].add_columns(Schema.from_json(header["schema"]))
         case "drop":
             del state.tables[header["table"]]
         case "index":

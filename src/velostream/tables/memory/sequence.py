@@ -18,7 +18,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from velostream.errors import ClosedError, NotFoundError, StateError
 from velostream.model.change import Epoch, JsonValue, Write
-from velostream.model.schema import Schema
+from velostream.model.schema import Column, Schema
 from velostream.tables.base import Table
 from velostream.tables.memory.files import DurableFile, SystemFile
 from velostream.tables.memory.generation import Changed, Delta
@@ -148,12 +148,7 @@ class CommitSequence:
             known = self._tables.get(table_id)
             if known is not None:
                 if known.schema.to_json() != schema.to_json():
-                    raise StateError(
-                        f'table "{name}" is stored with other columns',
-                        detail=f"stored: {_shown(known.schema)}; wanted: {_shown(schema)}",
-                        hint="CREATE OR REPLACE builds it anew",
-                        code="schema-mismatch",
-                    )
+                    raise _other_columns(name, known.schema, schema)
                 return known
             table = MemoryTable(self, table_id, name=name, schema=schema, options=options or {})
             self._note("create", table=table_id, name=name, schema=schema.to_json(), options=table.given_options)
@@ -175,6 +170,24 @@ class CommitSequence:
 
     def table_ids(self) -> Sequence[str]:
         return tuple(self._tables)
+
+    def add_columns(self, table_id: str, schema: Schema) -> None:
+        """Give a table the further columns that a schema has at its end, durably; rows that are there have NULL in them.
+
+        No commit, so there is no new number; snapshots taken before keep their columns. A table that has them already
+        stays as it is. `StateError` for any other change.
+        """
+        with self.exclusive():
+            table = self.table(table_id)
+            known = table.schema
+            if known.to_json() == schema.to_json():
+                return
+            width = len(known.columns)
+            further = schema.columns[width:]
+            if schema.columns[:width] != known.columns or schema.key != known.key or not _all_nullable(further):
+                raise _other_columns(table.name, known, schema)
+            self._note("columns", table=table_id, schema=schema.to_json())
+            table.add_columns(schema)
 
     def drop_table(self, table_id: str) -> None:
         """Forget a table, durably; snapshots taken of it stay readable."""
@@ -439,6 +452,19 @@ class CommitSequence:
                             _log.exception("a listener of commits failed")
             finally:
                 self._telling.release()
+
+
+def _all_nullable(columns: Iterable[Column]) -> bool:
+    return all(column.nullable for column in columns)
+
+
+def _other_columns(name: str, stored: Schema, wanted: Schema) -> StateError:
+    return StateError(
+        f'table "{name}" is stored with other columns',
+        detail=f"stored: {_shown(stored)}; wanted: {_shown(wanted)}",
+        hint="CREATE OR REPLACE builds it anew",
+        code="schema-mismatch",
+    )
 
 
 def _shown(schema: Schema) -> str:

@@ -28,7 +28,7 @@ from velostream.tables.memory.rows import DecodedRow, FoundRows, MemoryRow, deco
 from velostream.tables.memory.values import python_values
 
 if TYPE_CHECKING:
-    from velostream.tables.memory.table import MemoryTable
+    from velostream.tables.memory.table import Content, MemoryTable
 
 POSITION = "_position"
 """First column of a lookup's result: which of the given keys a row answers."""
@@ -43,8 +43,8 @@ _FEW = 256
 class MemorySnapshot(Snapshot):
     """A generation as of one sequence number: sees what was added at or before it and not removed by then."""
 
-    def __init__(self, table: MemoryTable, generation: Generation, sequence: int) -> None:
-        self.schema = table.schema
+    def __init__(self, table: MemoryTable, content: Content, sequence: int) -> None:
+        generation, self.schema, self._layout = content
         self.sequence = sequence
         journal = generation.journal
         entry = journal.entry_at(sequence)
@@ -60,7 +60,6 @@ class MemorySnapshot(Snapshot):
         self._removed = generation.removed.view
         self._keys = generation.keys
         self._newest = self._finder(table, generation)
-        self._layout = table.layout
 
     def get(self, key: KeyValue) -> Row | None:
         try:

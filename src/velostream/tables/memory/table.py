@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from velostream.errors import TableError
 from velostream.model.change import ChangeBatch, Epoch, Mode, Write
@@ -43,6 +43,14 @@ _SMALLEST_PART_SPILLED = 16
 _MICROSECOND = timedelta(microseconds=1)
 _MOST_SINGLE_ROWS = 64
 """More rows at once are faster as columns."""
+
+
+class Content(NamedTuple):
+    """The rows of a table and what they look like, put in place together."""
+
+    generation: Generation
+    schema: Schema
+    layout: RowLayout
 
 
 class MemoryTable(Table):
@@ -85,10 +93,9 @@ class MemoryTable(Table):
         if generation is None:
             self.settings.prepare_spill()
             generation = Generation(stored_schema(schema), schema.key, form=self.settings.form)
-        self._generation = generation
+        self._content = Content(generation, schema, RowLayout.of(schema.arrow))
         self._newest: MemorySnapshot | None = None
         self._closing: Callable[[], None] | None = None
-        self.layout = RowLayout.of(schema.arrow)
         # Rows of a log can't be taken one by one.
         self._encoder = None if sequence.logged else RowEncoder.of(schema)
         self.writer = self._writer_of(generation)
@@ -107,6 +114,10 @@ class MemoryTable(Table):
         table = sequence.create_table(spec.id, name=spec.name, schema=spec.schema, options=spec.options)
         table._closing = sequence.close  # noqa: SLF001 - its own class
         return table
+
+    @property
+    def _generation(self) -> Generation:
+        return self._content.generation
 
     @property
     def version(self) -> int:
@@ -142,7 +153,7 @@ class MemoryTable(Table):
             if newest is not None and newest.sequence == self._sequence.sequence:
                 return newest
         while True:
-            sequence = self._sequence.sequence
+            sequence, content = self._sequence.sequence, self._content
             if version is not None:
                 if version > sequence:
                     raise TableError(
@@ -151,15 +162,18 @@ class MemoryTable(Table):
                         code="unknown-version",
                     )
                 sequence = version
-            generation = self._generation
+            generation = content.generation
             oldest = max(generation.floor, self._forgotten_before(generation))
             if sequence >= oldest:
                 break
             if version is not None:
                 raise TableError.version_gone(self.name, version, oldest=oldest)
-        snapshot = MemorySnapshot(self, generation, sequence)
+        snapshot = MemorySnapshot(self, content, sequence)
         if version is None:
             self._newest = snapshot
+            if self._content is not content:
+                # Columns were added meanwhile, which whoever asks from now on is to see.
+                self._newest = None
         return snapshot
 
     def version_at(self, instant: datetime) -> int:
@@ -339,13 +353,26 @@ class MemoryTable(Table):
         """For the commit sequence, under its lock."""
         self._generation.drop_index(columns)
 
+    def add_columns(self, schema: Schema) -> None:
+        """Go on with a schema that has further columns at its end; the rows there are have NULL in them.
+
+        For the commit sequence, under its lock, once the columns are in the log.
+        """
+        generation = self._generation.with_columns(stored_schema(schema))
+        self.schema = schema
+        self._content = Content(generation, schema, RowLayout.of(schema.arrow))
+        self._encoder = None if self._sequence.logged else RowEncoder.of(schema)
+        self.writer = self._writer_of(generation)
+        self._newest = self._statistics = None
+        self._keep_within_limit()
+
     def vacuum(self, floor: int) -> None:
         """Give back the rows nobody at `floor` or later can see, if they are worth it. For the commit sequence."""
         generation = self._generation
         floor = self._kept_from(floor)
         unseen = generation.journal.removed_until(floor)
         if unseen >= _FEWEST_DEAD_ROWS and unseen > generation.length - unseen:
-            self._generation = generation.renumbered(floor)
+            self._content = self._content._replace(generation=generation.renumbered(floor))
             self.writer = self._writer_of(self._generation)
             self._newest = self._statistics = None
             self._keep_within_limit()
