@@ -233,7 +233,9 @@ class Binder:
                 entry = replace(entry, schema=schema)
             start = None if spec is None else lens.start_of(spec)
             grows = one.target.grows
-            inputs.append(BoundInput(one.relation, kind, schema, entry, spec, one.version, start, kept=kept, grows=grows))
+            inputs.append(
+                BoundInput(one.relation, kind, schema, entry, spec, one.version, start, kept=kept, grows=grows)
+            )
         schemas = {bound.relation: bound.schema for bound in inputs}
         session = self._context.spark.session()
         if plan.strategy is not Strategy.AGGREGATE:

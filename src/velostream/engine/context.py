@@ -62,7 +62,7 @@ class EngineContext:
     boards: dict[str, StatusBoard] = field(default_factory=dict)
     closing: threading.Event = field(default_factory=threading.Event)
     further_columns: Callable[[Sequence[str], FurtherColumnsError], None] = field(init=False)
-    """Has the entries of these ids go on with columns that their records have and their tables lack; returns at once."""
+    """Has the entries of these ids go on with columns that their records have and their tables lack."""
     stores: Stores = field(init=False)
     functions: Functions = field(init=False)
 

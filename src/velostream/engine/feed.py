@@ -32,7 +32,7 @@ class MemoryFeed:
         if isinstance(rows, Mapping):
             rows = [rows]
         with self._lock:
-            table = rows_to_arrow(rows, self._schema())
+            table = rows_to_arrow(rows, self._schema(), further=True)
             if table.num_rows:
                 self._spool.append(table)
         self._on_append()
@@ -62,4 +62,6 @@ class MemoryFeed:
     def _schema(self) -> Schema | None:
         """Columns of what was appended before; later rows are read the same way."""
         found = self._spool.schema()
-        return None if found is None else Schema.from_arrow(found)
+        return (
+            None if found is None else Schema.from_arrow(pa.schema([field for field in found if field.name != CHANGE]))
+        )

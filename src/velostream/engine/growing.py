@@ -54,7 +54,9 @@ class Growing:
         Returns at once: whoever calls this is a thread that is about to be ended.
         """
         columns = [Column(name, parse_type(type_)) for name, type_ in error.columns]
-        threading.Thread(target=self._take, args=(list(entry_ids), columns), name="further columns", daemon=True).start()
+        threading.Thread(
+            target=self._take, args=(list(entry_ids), columns), name="further columns", daemon=True
+        ).start()
 
     def _take(self, entry_ids: Sequence[str], columns: Sequence[Column]) -> None:
         catalog = self._context.catalog

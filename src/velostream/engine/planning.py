@@ -73,7 +73,7 @@ class Lens:
             return self._stream(entry)
         if entry.schema is None:
             return Relation(entry.name, RelationKind.TABLE, None, reason="waits for the columns of its source")
-        schema = self._columns_of(entry, entry.schema)
+        schema = self._columns_known(entry, entry.schema)
         indexes = [schema.key] if schema.key else []
         indexes += [tuple(columns) for columns in entry.indexes.values()]
         is_ours = entry.store == MEMORY
@@ -88,7 +88,7 @@ class Lens:
             version_column=_version_column(entry),
         )
 
-    def _columns_of(self, entry: Entry, schema: Schema) -> Schema:
+    def _columns_known(self, entry: Entry, schema: Schema) -> Schema:
         """Those of a table; of one that gets columns while it is there, those that the statement was made with."""
         if not grows(entry):
             return schema
@@ -134,7 +134,12 @@ class Lens:
         if schema is not None:
             self.found[identity] = schema
         return Relation(
-            name, kind, schema, reason=reason, system=source.system_columns, grows=self._grows(source, declared=spec.columns)
+            name,
+            kind,
+            schema,
+            reason=reason,
+            system=source.system_columns,
+            grows=self._grows(source, declared=spec.columns),
         )
 
     @staticmethod

@@ -28,7 +28,11 @@ COMPRESSION = Option(
     ("none", "gzip", "zstd", "bz2", "lz4"),
 )
 SCHEMA_EVOLUTION = Option(
-    "schema.evolution", "what becomes of fields that are no columns", OptionType.CHOICE, "ignore", ("add", "fail", "ignore")
+    "schema.evolution",
+    "what becomes of fields that are no columns",
+    OptionType.CHOICE,
+    "ignore",
+    ("add", "fail", "ignore"),
 )
 SCHEMA_OPTIONS = (
     Option("avro.schema", "Avro schema of the records, as JSON"),

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
+from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -29,8 +30,11 @@ class MisfitError(ValueError):
     """A value that can't be of a column's type without loss."""
 
 
-def rows_to_arrow(rows: Iterable[Mapping[str, Any]] | pa.Table | Any, schema: Schema | None = None) -> pa.Table:
-    """Rows from Python as an Arrow table, of `schema` where given and else of the types the values show.
+def rows_to_arrow(
+    rows: Iterable[Mapping[str, Any]] | pa.Table | Any, schema: Schema | None = None, *, further: bool = False
+) -> pa.Table:
+    """Rows from Python as an Arrow table, of `schema` where given and else of the types the values show; with `further`
+    what the rows have beyond `schema` follows its columns.
 
     Takes dicts, Arrow tables and batches, pandas and Polars frames. Python strings stay STRING whatever they look
     like; a datetime without a zone is UTC. `TableError` names the first row that doesn't fit `schema`.
@@ -39,9 +43,18 @@ def rows_to_arrow(rows: Iterable[Mapping[str, Any]] | pa.Table | Any, schema: Sc
     if table is None:
         records = [_plain_record(row) for row in rows]
         target = schema or infer_schema(records)
+        if further and schema is not None:
+            names = {name.lower(): name for name in chain.from_iterable(records) if schema.find(name) is None}.values()
+            target = _followed_by(schema, infer_schema([{name: row.get(name) for name in names} for row in records]))
         return records_to_arrow(records, target, _refuse(target))
     target = schema or Schema.from_arrow(table.schema)
+    if further and schema is not None:
+        target = _followed_by(schema, Schema.from_arrow(table.schema))
     return conform(table, target, _refuse(target))
+
+
+def _followed_by(schema: Schema, others: Schema) -> Schema:
+    return Schema((*schema.columns, *(one for one in others.columns if schema.find(one.name) is None)), schema.key)
 
 
 def infer_schema(records: Iterable[Mapping[str, Any]]) -> Schema:

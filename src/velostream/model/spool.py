@@ -163,11 +163,15 @@ class Spool:
         }
 
     def schema(self) -> pa.Schema | None:
-        """Columns of the oldest file kept; None before the first."""
-        if self.count() == 0:
+        """Columns of the oldest file kept, then those that only the newest has; None before the first."""
+        newest = self.count()
+        if newest == 0:
             return None
         with self._open(self.first()) as reader:
-            return reader.schema.remove_metadata()
+            found = reader.schema.remove_metadata()
+        with self._open(newest) as reader:
+            known = {name.lower() for name in found.names}
+            return pa.schema([*found, *(field for field in reader.schema if field.name.lower() not in known)])
 
     def delete_before(self, number: int) -> None:
         """Forget the files below `number`, but never the newest one."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from velostream.errors import Category, OptionError, SourceError
+from velostream.errors import FurtherColumnsError, OptionError, SourceError, present
+from velostream.model.change import JsonValue
 from velostream.model.options import Option, Options, OptionType
 from velostream.sources.base import Emits, Offset, Partition, Replay, SourceCapabilities
 from velostream.sources.database import ReadingMode
@@ -35,7 +36,7 @@ CAPTURE_OPTIONS = (
     ),
     Option(
         "schema.evolution",
-        "when the table gets a column: leave it out with a warning, or fail",
+        "when the table gets a column: leave it out with a warning, fail, or add it",
         OptionType.CHOICE,
         "ignore",
         ("add", "fail", "ignore"),
@@ -58,7 +59,13 @@ class LogCapture(ReadingMode):
     def __init__(self, source: DatabaseSource) -> None:
         refuse_what_a_log_ignores(source.settings)
         self._tells_of = source
-        self._fails_on_columns = source.settings.text("schema.evolution") == "fail"
+        self._on_columns = source.settings.text("schema.evolution")
+        self._lacks_values: bool | None = None
+        """Whether rows that were loaded have values of columns that came later; None: not found out yet."""
+
+    @abstractmethod
+    def have_values(self, columns: Sequence[str]) -> bool:
+        """Whether rows may have values of these columns though nobody has written any since they came: a default."""
 
     @abstractmethod
     def check_again(self) -> None:
@@ -70,16 +77,41 @@ class LogCapture(ReadingMode):
         """
         shown = self._tells_of.selection.shown
         found = sorted({*told} - {*schema.names, *left_out})
-        if found and self._fails_on_columns:
+        if found and self._on_columns == "add":
+            self.check_loaded(schema, anew=True)
+        if found and self._on_columns == "fail":
             listed = ", ".join(f'"{name}"' for name in found)
-            raise SourceError(
+            raise SourceError.unexpected_field(
                 f'table "{shown}" has another column since its statement was created',
                 detail=f"{listed}; schema.evolution is fail",
-                hint="CREATE OR REPLACE takes it in, WITH ('schema.evolution' = 'ignore') leaves it out",
-                code="unexpected-field",
-                category=Category.DATA,
             )
         self.warn(f'column "{name}" of {shown} is new; CREATE OR REPLACE takes it in' for name in found)
+
+    def check_loaded(self, schema: Schema, *, anew: bool = False) -> None:
+        """Raise `FurtherColumnsError` for columns of the table that are to be added to the schema that is read.
+        `anew`: there are some that it did not have when it was asked last.
+        """
+        if self._on_columns != "add":
+            return
+        columns = present(self._tells_of.discovered(anew=anew)).columns
+        further = [column for column in columns if schema.find(column.name) is None]
+        if further:
+            raise FurtherColumnsError.of((column.name, column.sql_type) for column in further)
+
+    def columns_loaded(self) -> dict[str, JsonValue]:
+        """What an offset says of the columns that its load has read, where others are to be added."""
+        return {"columns": list(present(self._tells_of.discovered()).names)} if self._on_columns == "add" else {}
+
+    def lacks_values(self, start: Any) -> bool:
+        """Whether rows that were loaded have values in columns that have been added since, so that they are to be read
+        again. Asked of every position; holds until a load is committed.
+        """
+        if self._lacks_values is None:
+            known: Sequence[str] | None = start.get("columns") if self._on_columns == "add" else None
+            names = present(self._tells_of.discovered()).names if known is not None else ()
+            later = [name for name in names if name not in (known or ())]
+            self._lacks_values = bool(later) and self.have_values(later)
+        return self._lacks_values
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Say what has not been said yet."""
@@ -128,13 +160,6 @@ def refuse_what_a_log_ignores(settings: Options) -> None:
                 f'option "{name}" can\'t be combined with "cdc"',
                 hint="all changes are taken from the log: write the condition into the SELECT",
             )
-    if settings.text("schema.evolution") == "add":
-        raise OptionError(
-            "schema.evolution = add can't be had from a database's log",
-            detail="rows that were loaded have no value of a new column, and statements were planned without it",
-            hint="fail stops at the change, ignore goes on without the column; CREATE OR REPLACE then takes it in",
-            code="invalid-option",
-        )
     if place_written(settings) is not None:
         refuse_load(settings)
 

@@ -326,9 +326,14 @@ class DatabaseSource(Source):
         self.mode.check(schema)
         return schema
 
-    def discovered(self) -> Schema | None:
-        """The columns as the database has them; asked until there is an answer."""
-        if self._found is None:
+    @property
+    def adds_columns(self) -> bool:
+        """Only a log tells when they come."""
+        return self.settings.boolean("cdc")
+
+    def discovered(self, *, anew: bool = False) -> Schema | None:
+        """The columns as the database has them; asked until there is an answer, or `anew`."""
+        if self._found is None or anew:
             session = self.driver.open()
             try:
                 self._found = session.discover(self.selection)

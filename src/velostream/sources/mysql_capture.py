@@ -79,6 +79,8 @@ class MysqlCapture(LogCapture):
     def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
         if start is None:
             return self._begin(None)
+        if self.lacks_values(start):
+            return self._begin(start)
         at = LogPosition.parse(start["log"])
         try:
             end = self._present_end(start, at)
@@ -108,6 +110,7 @@ class MysqlCapture(LogCapture):
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         payload = partition.payload
         if "load" in payload:
+            self.check_loaded(schema)
             for batch in self._load(payload["load"], schema, on_bad):
                 yield batch if partition.replaces else with_sign(batch)
             return
@@ -128,6 +131,7 @@ class MysqlCapture(LogCapture):
         return {"log bytes behind": self._log.bytes_after(at)}
 
     def commit(self, end: Offset) -> None:
+        self._lacks_values = None if self._lacks_values is None else False
         self._end_load()
         self._piece = None
         self._moved_at = time.monotonic()
@@ -144,7 +148,10 @@ class MysqlCapture(LogCapture):
         if self._loaded is not None:
             return self._loaded
         table = self._captured()
-        offset = {"load": 1 if start is None else start["load"] + 1, "server": self._log.server()}
+        offset = {
+            "load": 1 if start is None else start["load"] + 1,
+            "server": self._log.server(),
+        } | self.columns_loaded()
         if self._source.settings.text("initial.load") == "none" and start is None:
             begins_at = self._first_position
             if not isinstance(begins_at, LogPosition):
@@ -205,6 +212,9 @@ class MysqlCapture(LogCapture):
 
     def _lost(self, gap: UntoldError) -> SourceError:
         return SourceError.log_lost("mysql", self._source.selection.shown, reason=str(gap))
+
+    def have_values(self, columns: Sequence[str]) -> bool:
+        return not self._captured().filled.isdisjoint(columns)
 
     def check_again(self) -> None:
         self._table = None

@@ -42,6 +42,8 @@ class CapturedTable:
     """Its name in SQL."""
     columns: frozenset[str]
     """All that it has, those included that `SELECT *` leaves out."""
+    filled: frozenset[str]
+    """Those of them that have a value in rows that nobody gave one."""
     cascades: tuple[str, ...]
     """Foreign keys by which the server changes its rows without a word in the log."""
 
@@ -72,7 +74,8 @@ def captured_table(log: MysqlLog, driver: MysqlDriver, selection: Selection) -> 
         raise log.refusal(f"table {shown} is in {table['engine']}, which can't show it as of a place in the log")
     columns = log.ask(
         "SELECT COLUMN_NAME AS name, DATA_TYPE AS type, COLUMN_TYPE AS declared, CHARACTER_SET_NAME AS characters, "
-        "COLLATION_NAME AS collation "
+        "COLLATION_NAME AS collation, COALESCE(COLUMN_DEFAULT, 'NULL') <> 'NULL' OR IS_NULLABLE = 'NO' OR EXTRA <> '' "
+        "AS filled "
         f"FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {mark} AND TABLE_NAME = {mark}",
         [schema, name],
     )
@@ -88,6 +91,7 @@ def captured_table(log: MysqlLog, driver: MysqlDriver, selection: Selection) -> 
         LoggedTable(str(table["place"]), str(table["name"]), any_case=settings.get("lower_case_table_names") != "0"),
         driver.relation(selection).sql,
         frozenset(str(column["name"]) for column in columns),
+        frozenset(str(column["name"]) for column in columns if str(column["filled"]) != "0"),
         tuple(str(row["name"]) for row in cascades),
     )
 

@@ -75,6 +75,8 @@ class PostgresCapture(LogCapture):
     def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
         if start is None:
             return self._begin(start)
+        if self.lacks_values(start):
+            return self._begin(start)
         at = position_of(start["lsn"])
         if self._readers is None:
             self._shared(start["slot"]).hold(self, at)
@@ -109,6 +111,7 @@ class PostgresCapture(LogCapture):
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         payload = partition.payload
         if "bulk" in payload:
+            self.check_loaded(schema)
             with self._loading():
                 for batch in self._bulk.read(partition, schema, on_bad):
                     yield batch if partition.replaces else with_sign(batch)
@@ -128,6 +131,7 @@ class PostgresCapture(LogCapture):
 
     def commit(self, end: Offset) -> None:
         self._loaded = None
+        self._lacks_values = None if self._lacks_values is None else False
         self._bulk.close()
         readers, at = self._shared(end["slot"]), position_of(end["lsn"])
         readers.hold(self, at)
@@ -195,6 +199,7 @@ class PostgresCapture(LogCapture):
             "temporary": names.temporary,
             "made": sorted(made),
             "load": load,
+            **self.columns_loaded(),
         }
         if "slot.name" in self._source.settings:
             offset["server"] = self._slot.server()
@@ -262,6 +267,10 @@ class PostgresCapture(LogCapture):
             publication or f"velostream_{slot or self._own}",
             temporary=slot is None and reader is None,
         )
+
+    def have_values(self, columns: Sequence[str]) -> bool:
+        relation = self._source.driver.relation(self._source.selection).sql
+        return self._slot.fills(relation, columns)
 
     def check_again(self) -> None:
         self._table = None

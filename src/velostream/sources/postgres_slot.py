@@ -100,6 +100,15 @@ class PostgresSlot:
             )
         return CapturedTable(schema, name, tuple(column for (column,) in columns), left_out)
 
+    def fills(self, relation: str, columns: Sequence[str]) -> bool:
+        """Whether one of these columns has a value in rows that nobody gave one."""
+        found = self._ask(
+            "SELECT count(*)::text FROM pg_attribute WHERE attrelid = $1::regclass AND NOT attisdropped "
+            "AND attname = ANY ($2::text[]) AND (atthasdef OR attnotnull OR attidentity <> '')",
+            [relation, list(columns)],
+        )
+        return bool(found[0][0] != "0")
+
     def server(self) -> str:
         """The database by a name that is the same whoever asks, and however."""
         self._connected()

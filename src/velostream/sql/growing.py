@@ -27,7 +27,8 @@ def check_growing(query: Query, resolution: Resolution, *, text: str) -> list[Sq
             **pointer(Place(), text),
         )
         for one in resolution.inputs
-        if one.target.grows and not _passes_all_on(query, one.target.name if one.source is None else one.source.relation)
+        if one.target.grows
+        and not _passes_all_on(query, one.target.name if one.source is None else one.source.relation)
     ]
 
 

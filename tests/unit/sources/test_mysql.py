@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from velostream.errors import Category, OptionError, SourceError, StoreError
+from velostream.errors import Category, FurtherColumnsError, OptionError, SourceError, StoreError
 from velostream.model.change import CHANGE
 from velostream.sources.base import SourceSpec
 from velostream.sources.mysql import MysqlSource
@@ -313,6 +313,30 @@ def test_columns_that_come_later_are_told_of(database, captured):
     database.run("ALTER TABLE t ADD extra INT FIRST", "INSERT INTO t VALUES (5, 3, 'three')")
     assert changes(reader.read()) == [(1, 3, "three")]
     assert ['"extra"' in warning for warning in reader.source.warnings] == [True]
+
+
+@pytest.mark.parametrize("default", ["", " DEFAULT 7"])
+def test_a_column_that_comes_later_may_be_added(database, captured, default):  # B10
+    reader = captured(schema__evolution="add")
+    reader.read()
+    position = reader.position
+    database.run("ALTER TABLE t ADD extra int" + default, "INSERT INTO t VALUES (3, 'three', 5)")
+    with pytest.raises(FurtherColumnsError) as lacking:
+        reader.read()
+    assert (lacking.value.columns, reader.position) == ([("extra", "INT")], position)
+    reader.source.close()
+    again = captured(schema__evolution="add")
+    assert again.source.schema().names[-1] == "extra"
+    again.position = position
+    rows = again.read()
+    if default:
+        # Those that were loaded have a value now, so all are read again.
+        assert rows.pop(0) == "replaced by"
+        assert sorted((row["id"], row["extra"]) for row in rows) == [(1, 7), (2, 7), (3, 5)]
+    else:
+        assert [(row["id"], row["extra"]) for row in rows] == [(3, 5)]
+    database.run("UPDATE t SET extra = 9 WHERE id = 2")
+    assert [row["extra"] for row in again.read() if row["_change"] > 0] == [9]
 
 
 def test_a_column_that_comes_later_may_be_an_error(database, captured):  # B10

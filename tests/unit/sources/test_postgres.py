@@ -9,7 +9,7 @@ from decimal import Decimal
 import psycopg
 import pytest
 
-from velostream.errors import Category, OptionError, SourceError, StoreError
+from velostream.errors import Category, FurtherColumnsError, OptionError, SourceError, StoreError
 from velostream.model.change import CHANGE, UNCHANGED
 from velostream.sources import capture_fallback
 from velostream.sources.base import SourceSpec
@@ -334,6 +334,30 @@ def test_columns_that_come_later_are_told_of(database, captured):
     assert any('"extra"' in warning for warning in reader.source.warnings)
 
 
+@pytest.mark.parametrize("default", ["", " DEFAULT 7"])
+def test_a_column_that_comes_later_may_be_added(database, captured, default):  # B10
+    reader = captured(schema__evolution="add", slot__name="mine")
+    reader.read()
+    position = reader.position
+    database.run("ALTER TABLE t ADD extra int" + default, "INSERT INTO t VALUES (3, 'three', NULL, 5)")
+    with pytest.raises(FurtherColumnsError) as lacking:
+        reader.read()
+    assert (lacking.value.columns, reader.position) == ([("extra", "INT")], position)
+    reader.source.close()
+    again = captured(schema__evolution="add", slot__name="mine")
+    assert again.source.schema().names[-1] == "extra"
+    again.position = position
+    rows = again.read()
+    if default:
+        # Those that were loaded have a value now, so all are read again.
+        assert rows.pop(0) == "replaced by"
+        assert sorted((row["id"], row["extra"]) for row in rows) == [(1, 7), (2, 7), (3, 5)]
+    else:
+        assert [(row["id"], row["extra"]) for row in rows] == [(3, 5)]
+    database.run("UPDATE t SET extra = 9 WHERE id = 2")
+    assert [row["extra"] for row in again.read() if row["_change"] > 0] == [9]
+
+
 def test_a_column_that_comes_later_may_be_an_error(database, captured):  # B10
     reader = captured(schema__evolution="fail", slot__name="mine")
     reader.read()
@@ -352,7 +376,7 @@ def test_a_column_that_comes_later_may_be_an_error(database, captured):  # B10
 @pytest.mark.parametrize(
     "options",
     [
-        {"cdc": "true", "schema__evolution": "add"},
+        {"schema__evolution": "add"},
         {"schema__evolution": "fail"},
         {"cdc__fallback": "poll"},
         {"cdc": "true", "cdc__fallback": "poll", "initial__load": "none"},

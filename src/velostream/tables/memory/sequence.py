@@ -172,7 +172,7 @@ class CommitSequence:
         return tuple(self._tables)
 
     def add_columns(self, table_id: str, schema: Schema) -> None:
-        """Give a table the further columns that a schema has at its end, durably; rows that are there have NULL in them.
+        """Give a table the further columns that a schema has at its end, durably; the rows there have NULL in them.
 
         No commit, so there is no new number; snapshots taken before keep their columns. A table that has them already
         stays as it is. `StateError` for any other change.

@@ -1,0 +1,217 @@
+"""`schema.evolution` = `add`: a table that copies a source gets the columns that come later, over restarts and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+import velostream
+from velostream.errors import OptionError, QueryError, ValidationError
+from velostream.testing.kafka_feed import send
+from velostream.testing.services.kafka import KafkaService
+from velostream.testing.services.postgres import PostgresService
+
+
+class FileFeed:
+    """Lines of JSON in a file that grows."""
+
+    def __init__(self, path, options):
+        self.path, self.source = path, f"file://{path}"
+        self.options = f"{options}, 'schema.evolution' = 'add'"
+
+    def send(self, connection, *rows):
+        with self.path.open("a") as file:
+            file.writelines(json.dumps(row, default=float) + "\n" for row in rows)
+
+
+class MemoryFeed:
+    def __init__(self, options):
+        self.source, self.options = "memory://feed", f"'schema.evolution' = 'add'{options}"
+
+    def send(self, connection, *rows):
+        connection.memory("feed").append(rows)
+
+
+class TopicFeed:
+    def __init__(self, topic, *, keyed):
+        self.source, self.options, self._keyed = topic, "'schema.evolution' = 'add'", keyed
+
+    def send(self, connection, *rows):
+        send(self.source, [(str(row["id"]) if self._keyed else None, json.dumps(row, default=float)) for row in rows])
+
+
+class CapturedTable:
+    """A table of PostgreSQL, which gets the columns before its rows have them."""
+
+    def __init__(self, url, *, default=""):
+        self._url, self._columns, self._default = url, ["id", "name"], default
+        self.source = f"'{url}?table=t'"
+        self.options = "'cdc' = 'true', 'schema.evolution' = 'add'"
+        self._run("CREATE TABLE t (id bigint PRIMARY KEY, name text)")
+
+    def send(self, connection, *rows):
+        for row in rows:
+            for name in row:
+                if name not in self._columns:
+                    self._columns.append(name)
+                    type_ = {int: "bigint", str: "text", Decimal: "numeric(18,2)"}[type(row[name])]
+                    self._run(f"ALTER TABLE t ADD {name} {type_} {self._default}")
+            marks = ", ".join(["%s"] * len(row))
+            self._run(f"INSERT INTO t ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+
+    def _run(self, sql, values=()):
+        with psycopg.connect(self._url, autocommit=True) as session:
+            session.execute(sql, values)
+
+
+KINDS = {
+    "appended lines": "'watch.mode' = 'append'",
+    "a watched file": "'watch' = 'true'",
+    "a feed": "",
+    "a feed by key": ", 'changelog' = 'upsert', 'key' = 'id'",
+    "a topic": "",
+    "a topic by key": "",
+    "a captured table": "",
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaService]:
+    with KafkaService() as broker:
+        yield broker
+
+
+@pytest.fixture(params=KINDS)
+def feed(request, tmp_path):
+    options = KINDS[request.param]
+    match request.param.split():
+        case ["appended", _] | ["a", "watched", _]:
+            return FileFeed(tmp_path / "rows.jsonl", options)
+        case ["a", "feed", *_]:
+            return MemoryFeed(options)
+        case ["a", "topic", *key]:
+            return TopicFeed(request.getfixturevalue("broker").new_topic(partitions=1), keyed=bool(key))
+    return CapturedTable(PostgresService.shared().new_database())
+
+
+def rows_of(connection, name):
+    connection.drain(name, timeout=120)
+    result = connection.execute(f"SELECT * FROM {name}")
+    return result.columns, sorted(result.fetchall())
+
+
+def test_a_copy_gets_the_columns_and_its_readers_keep_theirs(feed, tmp_path):  # B10, B55
+    with velostream.connect(tmp_path / "state") as connection:
+        feed.send(connection, {"id": 1, "name": "one"}, {"id": 2, "name": "two"})
+        connection.execute(f"CREATE TABLE t AS SELECT * FROM {feed.source} WITH ({feed.options})")
+        connection.execute("CREATE TABLE seen AS SELECT * FROM t")
+        connection.execute("CREATE TABLE named AS SELECT name, COUNT(*) AS n FROM t GROUP BY name")
+        probes = connection.memory("probes")
+        probes.append([{"probe": 1}])
+        connection.execute("CREATE TABLE met AS SELECT * FROM memory://probes p JOIN t ON p.probe = t.id")
+        assert rows_of(connection, "t") == (["id", "name"], [(1, "one"), (2, "two")])
+        assert rows_of(connection, "met")[1] == [(1, 1, "one")]
+        before = connection.table("t").snapshot()
+        feed.send(connection, {"id": 3, "name": "two", "price": Decimal("1.50")}, {"id": 4, "name": "x", "size": 7})
+        expected = [(1, "one", None, None), (2, "two", None, None), (3, "two", Decimal("1.50"), None), (4, "x", None, 7)]
+        assert rows_of(connection, "t") == (["id", "name", "price", "size"], expected)
+        assert before.schema.names == ("id", "name")
+        assert connection.execute("SELECT id FROM t WHERE price = 1.5").fetchall() == [(3,)]
+        assert connection.table("t").schema.names == ("id", "name", "price", "size")
+        probes.append([{"probe": 3}])
+        assert rows_of(connection, "met") == (["probe", "id", "name"], [(1, 1, "one"), (3, 3, "two")])
+        connection.execute("CREATE TABLE later AS SELECT * FROM t")
+        assert rows_of(connection, "later") == (["id", "name", "price", "size"], expected)
+    with velostream.connect(tmp_path / "state") as connection:
+        assert rows_of(connection, "t") == (["id", "name", "price", "size"], expected)
+        feed.send(connection, {"id": 5, "name": "y", "note": "new"})
+        expected = [(*row, None) for row in expected] + [(5, "y", None, None, "new")]
+        assert rows_of(connection, "t") == (["id", "name", "price", "size", "note"], expected)
+        assert rows_of(connection, "seen") == (["id", "name"], [row[:2] for row in expected])
+        assert rows_of(connection, "later") == (["id", "name", "price", "size"], [row[:4] for row in expected])
+        assert rows_of(connection, "named")[1] == [("one", 1), ("two", 2), ("x", 1), ("y", 1)]
+        connection.memory("probes").append([{"probe": 5}])
+        assert rows_of(connection, "met")[1] == [(1, 1, "one"), (3, 3, "two"), (5, 5, "y")]
+        assert connection.status("t").state == "ready"
+        assert not connection.execute("SHOW DEAD LETTERS").fetchall()
+
+
+def test_rows_that_have_the_default_of_a_captured_column_get_it(tmp_path):  # B10
+    captured = CapturedTable(PostgresService.shared().new_database(), default="DEFAULT 7")
+    with velostream.connect(tmp_path / "state") as connection:
+        captured.send(connection, {"id": 1, "name": "one"})
+        connection.execute(f"CREATE TABLE t AS SELECT * FROM {captured.source} WITH ({captured.options})")
+        assert rows_of(connection, "t")[1] == [(1, "one")]
+        captured.send(connection, {"id": 2, "name": "two", "size": 8})
+        assert rows_of(connection, "t") == (["id", "name", "size"], [(1, "one", 7), (2, "two", 8)])
+        connection.execute("DROP TABLE t")
+
+
+def test_a_bounded_file_whose_columns_come_late_has_them_all(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [{"id": number, "text": "x" * 500} for number in range(12_000)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"id": -1, "late": 1}]))
+    with velostream.connect() as connection:
+        connection.execute(f"CREATE TABLE t AS SELECT * FROM file://{path} WITH ('schema.evolution' = 'add')")
+        connection.wait("t", timeout=60)
+        assert connection.execute("SELECT id, late FROM t WHERE id < 1 ORDER BY id").fetchall() == [(-1, 1), (0, None)]
+        assert len(connection.table("t")) == 12_001
+
+
+_KILLED = """
+import sys
+import velostream
+
+connection = velostream.connect(sys.argv[1])
+feed = connection.memory("feed")
+feed.append([{"id": 1}])
+for name, options in (("s", ""), ("k", ", 'changelog' = 'upsert', 'key' = 'id'")):
+    connection.execute(f"CREATE TABLE {name} AS SELECT * FROM memory://feed WITH ('schema.evolution' = 'add'{options})")
+    connection.drain(name, timeout=60)
+feed.append([{"id": 2, "late": 2}])
+for name in "sk":
+    connection.drain(name, timeout=60)
+"""
+
+
+@pytest.mark.parametrize("table", ["s", "k"])
+def test_a_kill_between_what_is_meant_and_what_is_done_loses_nothing(table, tmp_path):  # B55
+    environment = os.environ | {"VELOSTREAM_CRASH_AT": "growing.after-catalog"}
+    ended = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], env=environment, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    with velostream.connect(tmp_path) as connection:
+        assert rows_of(connection, table) == (["id", "late"], [(1, None), (2, 2)])
+
+
+def test_what_can_not_take_columns_is_refused_with_what_to_write(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 1}\n')
+    source = f"file://{path} WITH ('watch.mode' = 'append', 'schema.evolution' = 'add')"
+    refused = {
+        f"SELECT * FROM {source}": ValidationError,
+        f"CREATE TABLE z AS SELECT id FROM {source}": ValidationError,
+        f"CREATE TABLE z AS SELECT COUNT(*) AS n FROM {source}": ValidationError,
+        f"CREATE STREAM z AS SELECT * FROM {source}": ValidationError,
+        f"INSERT INTO file://{tmp_path}/out.jsonl SELECT * FROM {source}": ValidationError,
+        f"CREATE TABLE z (id BIGINT) AS SELECT * FROM {source}": QueryError,
+        f"CREATE TABLE z AS SELECT * FROM file://{path} "
+        f"WITH ('watch' = 'true', 'schema.evolution' = 'add', 'extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/s.db')": QueryError,
+        f"CREATE TABLE z AS SELECT * FROM file://{path} "
+        "WITH ('watch' = 'true', 'schema.evolution' = 'add', 'record.schema' = 'id BIGINT')": OptionError,
+        "CREATE TABLE z AS SELECT * FROM kafka://127.0.0.1:1/t WITH ('format' = 'string', 'schema.evolution' = 'add')": OptionError,
+    }
+    with velostream.connect() as connection:
+        for statement, kind in refused.items():
+            with pytest.raises(kind) as error:
+                connection.execute(statement)
+            problem = getattr(error.value, "problems", (error.value,))[0]
+            assert (problem.code, bool(problem.hint)) == ("cannot-add-columns", True), statement
+        assert connection.tables() == []
