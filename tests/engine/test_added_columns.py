@@ -1,4 +1,4 @@
-"""`schema.evolution` = `add`: a table that copies a source gets the columns that come later, over restarts and kills."""
+"""A table that copies a source gets the columns that come later (`schema.evolution`), over restarts and kills."""
 
 from __future__ import annotations
 
@@ -121,7 +121,12 @@ def test_a_copy_gets_the_columns_and_its_readers_keep_theirs(feed, tmp_path):  #
         assert rows_of(connection, "met")[1] == [(1, 1, "one")]
         before = connection.table("t").snapshot()
         feed.send(connection, {"id": 3, "name": "two", "price": Decimal("1.50")}, {"id": 4, "name": "x", "size": 7})
-        expected = [(1, "one", None, None), (2, "two", None, None), (3, "two", Decimal("1.50"), None), (4, "x", None, 7)]
+        expected = [
+            (1, "one", None, None),
+            (2, "two", None, None),
+            (3, "two", Decimal("1.50"), None),
+            (4, "x", None, 7),
+        ]
         assert rows_of(connection, "t") == (["id", "name", "price", "size"], expected)
         assert before.schema.names == ("id", "name")
         assert connection.execute("SELECT id FROM t WHERE price = 1.5").fetchall() == [(3,)]
@@ -194,7 +199,9 @@ def test_a_kill_between_what_is_meant_and_what_is_done_loses_nothing(table, tmp_
 def test_what_can_not_take_columns_is_refused_with_what_to_write(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": 1}\n')
-    source = f"file://{path} WITH ('watch.mode' = 'append', 'schema.evolution' = 'add')"
+    adding = "'schema.evolution' = 'add'"
+    source = f"file://{path} WITH ('watch.mode' = 'append', {adding})"
+    copy = f"CREATE TABLE z AS SELECT * FROM file://{path} WITH ('watch' = 'true', {adding},"
     refused = {
         f"SELECT * FROM {source}": ValidationError,
         f"CREATE TABLE z AS SELECT id FROM {source}": ValidationError,
@@ -202,11 +209,9 @@ def test_what_can_not_take_columns_is_refused_with_what_to_write(tmp_path):
         f"CREATE STREAM z AS SELECT * FROM {source}": ValidationError,
         f"INSERT INTO file://{tmp_path}/out.jsonl SELECT * FROM {source}": ValidationError,
         f"CREATE TABLE z (id BIGINT) AS SELECT * FROM {source}": QueryError,
-        f"CREATE TABLE z AS SELECT * FROM file://{path} "
-        f"WITH ('watch' = 'true', 'schema.evolution' = 'add', 'extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/s.db')": QueryError,
-        f"CREATE TABLE z AS SELECT * FROM file://{path} "
-        "WITH ('watch' = 'true', 'schema.evolution' = 'add', 'record.schema' = 'id BIGINT')": OptionError,
-        "CREATE TABLE z AS SELECT * FROM kafka://127.0.0.1:1/t WITH ('format' = 'string', 'schema.evolution' = 'add')": OptionError,
+        f"{copy} 'extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/s.db')": QueryError,
+        f"{copy} 'record.schema' = 'id BIGINT')": OptionError,
+        f"CREATE TABLE z AS SELECT * FROM kafka://127.0.0.1:1/t WITH ('format' = 'string', {adding})": OptionError,
     }
     with velostream.connect() as connection:
         for statement, kind in refused.items():

@@ -128,6 +128,7 @@ class Lens:
     def _relation_of(self, name: str, spec: SourceSpec) -> Relation:
         source = self._book.open(spec)
         kind, reason = _kind_of(source)
+        growing = self._grows(source, declared=spec.columns)
         identity = spec.identity()
         with self._settling_start(source, spec):
             schema = self._pinned.get(identity) or self.found.get(identity) or spec.columns or source.schema()
@@ -139,7 +140,7 @@ class Lens:
             schema,
             reason=reason,
             system=source.system_columns,
-            grows=self._grows(source, declared=spec.columns),
+            grows=growing,
         )
 
     @staticmethod
