@@ -24,7 +24,7 @@ from velostream.engine.measuring import Stage
 from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result, query_error, quoted
 from velostream.engine.sift import is_row_error, sift
-from velostream.engine.status import State
+from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
 from velostream.errors import FurtherColumnsError, SourceError, VelostreamError, present
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Source
@@ -202,6 +202,7 @@ class Ingest:
         self._thread: threading.Thread | None = None
         self._retry = RetryPolicy.while_running()
         self._attempts = 0
+        self._gauged_at = float("-inf")
         self._poll_seconds = source.poll_interval.total_seconds()
         self._max_rows = source.settings.integer("max.rows.per.trigger") or MAX_ROWS_PER_BATCH
 
@@ -304,7 +305,10 @@ class Ingest:
             ahead = groups[0][0].position if groups else None
             if ahead is not None and self.source.reached(end, ahead) and self.source.reached(ahead, start):
                 end = ahead
-            if end != start:
+            if end == start:
+                for member in members:
+                    member.board.lag = CAUGHT_UP
+            else:
                 self._batch(start, end, members)
                 moved = True
             if ahead is not None:
@@ -312,9 +316,20 @@ class Ingest:
         for consumer in active:
             if consumer.board.state in (State.DEGRADED, State.WAITING) and consumer.runnable():
                 self._settle(consumer)
+        if moved:
+            self._gauge()
         if moved and len({json.dumps(consumer.position) for consumer in self._consumers}) == 1:
             self.source.commit(self._consumers[0].position)
         return moved
+
+    def _gauge(self) -> None:
+        """Ask now and then how far behind the consumers are."""
+        if time.monotonic() - self._gauged_at >= GAUGE_SECONDS:
+            for members in self._groups([consumer for consumer in self._consumers if not consumer.dead]):
+                lag = self.source.lag(members[0].position)
+                for member in members:
+                    member.board.lag = lag
+            self._gauged_at = time.monotonic()
 
     def _groups(self, consumers: Sequence[Consumer]) -> list[list[Consumer]]:
         """Consumers by position, the one furthest behind first."""

@@ -54,6 +54,8 @@ class Shower:
         slowest = min((one for one in every if one.percent is not None), key=_percent, default=status)
         return replace(
             status,
+            lag_rows=max((one.lag_rows for one in every if one.lag_rows is not None), default=None),
+            lag_seconds=max((one.lag_seconds for one in every if one.lag_seconds is not None), default=None),
             percent=slowest.percent,
             eta=slowest.eta,
             warnings=tuple(dict.fromkeys(warning for one in every for warning in one.warnings)),

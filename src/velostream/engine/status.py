@@ -11,6 +11,11 @@ from enum import StrEnum
 
 from velostream.engine.measuring import Measurements
 from velostream.errors import QueryError, VelostreamError, WaitTimeoutError
+from velostream.sources.base import Lag
+
+GAUGE_SECONDS = 5.0
+"""How often sources are asked how things stand with them."""
+CAUGHT_UP = Lag(0, 0.0)
 
 
 class State(StrEnum):
@@ -38,7 +43,9 @@ class Status:
     percent: float | None = None
     eta: float | None = None
     lag_rows: int | None = None
+    """How many rows of its source are still to be read; None where that isn't known."""
     lag_seconds: float | None = None
+    """How old the newest row is that was read, or the oldest that wasn't; 0 when all was read."""
     version: int | None = None
     error: str | None = None
     attempts: int = 0
@@ -63,6 +70,8 @@ class StatusBoard:
         self._rate = _Rate()
         self._counters: dict[str, int] = {}
         self._progress: _Progress | None = None
+        self.lag = Lag()
+        """How far it was behind its source when that was last looked at."""
         self.gauges: Mapping[str, int] = {}
         """As of the last time that the source was asked; see `Status.gauges`."""
         self.work = Measurements()
@@ -71,7 +80,16 @@ class StatusBoard:
     def status(self) -> Status:
         percent, eta = (None, None) if self._progress is None else self._progress.told(is_done=self._was_ready)
         rate = self._rate.per_second()
-        return replace(self._status, rows_per_second=rate, percent=percent, eta=eta, gauges=self.gauges)
+        lag = self.lag
+        return replace(
+            self._status,
+            rows_per_second=rate,
+            percent=percent,
+            eta=eta,
+            lag_rows=lag.rows,
+            lag_seconds=lag.seconds,
+            gauges=self.gauges,
+        )
 
     @property
     def state(self) -> State:
@@ -105,6 +123,7 @@ class StatusBoard:
 
     def retrying(self, error: VelostreamError, *, attempts: int, delay: timedelta) -> None:
         """Trouble that is tried again after the delay: `waiting` before it was ever ready, `degraded` after."""
+        self.lag = Lag()
         self.become(State.DEGRADED if self._was_ready else State.WAITING, error.message, error=error)
         with self._changed:
             self._status = replace(self._status, attempts=attempts, next_retry_at=datetime.now(UTC) + delay)

@@ -111,6 +111,16 @@ class BadRecord:
 OnBad = Callable[[BadRecord], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind its source, as far as that is known."""
+
+    rows: int | None = None
+    """Still to be read."""
+    seconds: float | None = None
+    """How long what was read last, or is to be read next, has been there."""
+
+
 class Source(ABC):
     """One source of one statement group. Driver-side calls come from one thread at a time.
 
@@ -219,6 +229,12 @@ class Source(ABC):
         what is kept there for us, how far behind we are. Asked every few seconds; shown by SHOW METRICS.
         """
         return {}
+
+    def lag(self, position: Offset) -> Lag:
+        """How far a reader at `position`, for whom there was something to read a moment ago, is behind. Asked every few
+        seconds, so it must be cheap; what isn't known that way is left out.
+        """
+        return Lag()
 
     @property
     def poll_interval(self) -> timedelta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from velostream.model.schema import Schema
     from velostream.sources.database import DatabaseSource
 
+FALLBACK = Option(
+    "cdc.fallback",
+    "where the log can't be followed: none fails, poll reads everything again and again meanwhile",
+    OptionType.CHOICE,
+    "none",
+    ("none", "poll"),
+)
 CAPTURE_OPTIONS = (
     Option("cdc.start.position", "another name for cdc.start"),
     Option(
@@ -27,13 +35,7 @@ CAPTURE_OPTIONS = (
         "fail",
         ("fail", "snapshot"),
     ),
-    Option(
-        "cdc.fallback",
-        "where the log can't be followed: none fails, poll reads everything again and again meanwhile",
-        OptionType.CHOICE,
-        "none",
-        ("none", "poll"),
-    ),
+    FALLBACK,
     Option(
         "schema.evolution",
         "when the table gets a column: leave it out with a warning, fail, or add it",
@@ -63,9 +65,9 @@ class LogCapture(ReadingMode):
         self._lacks_values: bool | None = None
         """Whether rows that were loaded have values of columns that came later; None: not found out yet."""
 
-    @abstractmethod
     def have_values(self, columns: Sequence[str]) -> bool:
         """Whether rows may have values of these columns though nobody has written any since they came: a default."""
+        return False
 
     @abstractmethod
     def check_again(self) -> None:
@@ -119,6 +121,11 @@ class LogCapture(ReadingMode):
         source.warnings += tuple(warning for warning in warnings if warning not in source.warnings)
 
 
+def seconds_since(moment: float) -> float:
+    """How long ago a server did something, by its clock and ours."""
+    return max(0.0, time.time() - moment)
+
+
 @dataclass
 class ChangedRows:
     """Changes of one table between two truncations, by column; in the order of the log."""
@@ -167,7 +174,7 @@ def refuse_what_a_log_ignores(settings: Options) -> None:
 def refuse_what_only_a_log_tells(settings: Options) -> None:
     """Raise `OptionError` for what a source without `cdc` would not notice."""
     for name, value in (("schema.evolution", "ignore"), ("cdc.fallback", "none")):
-        if settings.text(name) != value:
+        if settings.text(name) not in (None, value):
             raise OptionError(f'option "{name}" needs "cdc"', hint="WITH ('cdc' = 'true')", code="invalid-option")
 
 

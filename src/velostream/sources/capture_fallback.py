@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from velostream.errors import Category, OptionError, SourceError, present
 from velostream.model.schema import Schema
-from velostream.sources.base import Offset, OnBad, Partition, SourceCapabilities
+from velostream.sources.base import Lag, Offset, OnBad, Partition, SourceCapabilities
 from velostream.sources.capture import LogCapture
 from velostream.sources.database import ReadingMode
 from velostream.sources.polling import RepeatedReading
@@ -109,6 +109,9 @@ class CaptureOrPolling(ReadingMode):
 
     def gauges(self, position: Offset) -> Mapping[str, int]:
         return self._ways[position["way"]].gauges(position["at"])
+
+    def lag(self, position: Offset) -> Lag:
+        return self._ways[position["way"]].lag(position["at"])
 
     def commit(self, end: Offset) -> None:
         self._ways[end["way"]].commit(end["at"])

@@ -28,7 +28,7 @@ from velostream.errors import OptionError
 from velostream.model.change import JsonValue
 from velostream.model.options import Option, Options, OptionType
 from velostream.model.schema import Schema
-from velostream.sources.base import Offset, OnBad, Partition, Source, SourceCapabilities, SourceSpec
+from velostream.sources.base import Lag, Offset, OnBad, Partition, Source, SourceCapabilities, SourceSpec
 from velostream.sources.common import COMMON_OPTIONS, declared_columns, names_of, with_parameters
 
 DATABASE_OPTIONS: tuple[Option, ...] = (
@@ -260,6 +260,10 @@ class ReadingMode(ABC):
         """As `Source.gauges`, of a position that is not before everything."""
         return {}
 
+    def lag(self, position: Offset) -> Lag:
+        """As `Source.lag`, of a position that is not before everything."""
+        return Lag()
+
     def commit(self, end: Offset) -> None:
         """As `Source.commit`."""
 
@@ -379,6 +383,9 @@ class DatabaseSource(Source):
 
     def gauges(self, position: Offset) -> Mapping[str, int]:
         return {} if position is None else self.mode.gauges(position)
+
+    def lag(self, position: Offset) -> Lag:
+        return Lag() if position is None else self.mode.lag(position)
 
     def commit(self, end: Offset) -> None:
         self.mode.commit(end)

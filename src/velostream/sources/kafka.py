@@ -24,6 +24,7 @@ from velostream.model.options import COPIED, SYSTEM_COLUMNS, Option, OptionType
 from velostream.model.schema import Schema
 from velostream.sources.base import (
     Emits,
+    Lag,
     Offset,
     OnBad,
     Partition,
@@ -207,6 +208,12 @@ class KafkaSource(Source):
         """By their numbers; a compacted topic has fewer."""
         before = _positions(start)
         return sum(last - before.get(partition, 0) for partition, last in _positions(end).items())
+
+    def lag(self, position: Offset) -> Lag:
+        """By the numbers of messages; a compacted topic has fewer."""
+        here = _positions(position)
+        ends = self._client.offsets(list(here), committed=self._committed)
+        return Lag(rows=sum(max(0, end - here[partition]) for partition, end in ends.items()))
 
     def reached(self, position: Offset, target: Offset) -> bool:
         here = _positions(position)

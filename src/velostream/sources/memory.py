@@ -6,6 +6,7 @@ counts files and rows into the next one, so any range can be read again for as l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from velostream.model.spool import Spool
 from velostream.sources.base import (
     BadRecord,
     Emits,
+    Lag,
     Offset,
     OnBad,
     Partition,
@@ -134,6 +136,12 @@ class MemorySource(Source):
             rows = self._spool.read(files + 1)[skipped:upto]
             yield from self._conformed(rows, target, on_bad, place=(files + 1, skipped))
             files, skipped = (files, upto) if files == last else (files + 1, 0)
+
+    def lag(self, position: Offset) -> Lag:
+        files, skipped = _position(position)
+        later = range(files + 1, self._spool.count() + 1)
+        rows = sum(self._spool.rows(number) for number in later) - skipped
+        return Lag(rows, max(0.0, time.time() - self._spool.written_at(files + 1)) if later else 0.0)
 
     def reached(self, position: Offset, target: Offset) -> bool:
         return _position(position) >= _position(target)

@@ -9,9 +9,11 @@ from velostream.errors import OptionError
 from velostream.model.mongodb import MongodbAddress
 from velostream.model.options import Option, OptionType
 from velostream.sources.base import SourceSpec
+from velostream.sources.capture import FALLBACK, refuse_what_only_a_log_tells
+from velostream.sources.capture_fallback import capture_by_options
 from velostream.sources.common import names_of
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource, ReadingMode
-from velostream.sources.mongodb_capture import POLL_INTERVAL, MongodbCapture
+from velostream.sources.mongodb_capture import MongodbCapture
 from velostream.sources.mongodb_driver import MongodbDriver, filter_of, order_of
 
 _OF_SQL = ("schema", "query", "query.params", "poll.query", "where", "order.by")
@@ -59,6 +61,7 @@ class MongodbSource(DatabaseSource):
             "fail",
             ("fail", "snapshot"),
         ),
+        FALLBACK,
         *(Option(name, f"as the driver's {name}") for name in _OF_THE_DRIVER),
     )
 
@@ -89,11 +92,8 @@ class MongodbSource(DatabaseSource):
         )
         return driver, settings.text("collection")
 
-    @property
-    def poll_interval(self) -> timedelta:
-        """The stream is looked into often: that costs little."""
-        follows_stream = self.settings.boolean("cdc") and "poll.interval" not in self.settings
-        return POLL_INTERVAL if follows_stream else super().poll_interval
-
     def reading_mode(self) -> ReadingMode:
-        return MongodbCapture(self) if self.settings.boolean("cdc") else super().reading_mode()
+        if self.settings.boolean("cdc"):
+            return capture_by_options(self, MongodbCapture(self))
+        refuse_what_only_a_log_tells(self.settings)
+        return super().reading_mode()

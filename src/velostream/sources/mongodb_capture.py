@@ -8,27 +8,25 @@ Each piece of the stream brings the documents it is about to what they were at i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from velostream.errors import Category, OptionError, SourceError
 from velostream.model.schema import Schema
-from velostream.sources.base import Emits, Offset, OnBad, Partition, Replay, SourceCapabilities
+from velostream.sources.base import Lag, Offset, OnBad, Partition
 from velostream.sources.bulk import Bulk, with_sign
-from velostream.sources.capture import place_written, refuse_what_a_log_ignores
-from velostream.sources.database import ReadingMode
+from velostream.sources.capture import LogCapture, place_written, seconds_since
 from velostream.sources.mongodb_driver import SNAPSHOT_GONE, moment_of, read_concern, text_of
 from velostream.sources.mongodb_values import ID, Document, changes_of
 
 if TYPE_CHECKING:
     from velostream.sources.mongodb import MongodbSource
 
-POLL_INTERVAL = timedelta(milliseconds=100)
 _CHANGES_AT_ONCE = 100_000
 _QUIET_SECONDS = 30.0
 """How long nothing may happen to the collection before the position goes on without it; the oplog forgets."""
@@ -54,17 +52,15 @@ class _Look:
     """The server's time when it was asked."""
 
 
-class MongodbCapture(ReadingMode):
+class MongodbCapture(LogCapture):
     """A collection by its change stream.
 
     An offset has the number of the `load` that its rows came by, the `time` of the server's up to which everything is
     taken in, and from the first change on the stream's resume `token`.
     """
 
-    capabilities = SourceCapabilities(emits=Emits.CHANGES, replay=Replay.UNTIL_COMMIT, incremental=True, follows=True)
-
     def __init__(self, source: MongodbSource) -> None:
-        refuse_what_a_log_ignores(source.settings)
+        super().__init__(source)
         self._source = source
         self._bulk = Bulk(source)
         self._client: Any = None
@@ -123,6 +119,24 @@ class MongodbCapture(ReadingMode):
     def reached(self, position: Offset, target: Offset) -> bool:
         return (position["load"], _time(position)) >= (target["load"], _time(target))
 
+    def gauges(self, position: Offset) -> Mapping[str, int]:
+        """The server's oplog forgets by its own rules; what counts is how far from its oldest entry we are."""
+        from pymongo.errors import OperationFailure
+
+        with self._source.driver.failures(name=self._name):
+            if self._client is None:
+                self._client = self._source.driver.client()
+            try:
+                oldest = self._client["local"]["oplog.rs"].find_one(sort=[("$natural", 1)], projection=["ts"])
+            except OperationFailure:
+                # Not everybody may see it, and routers of a sharded cluster have none.
+                return {}
+        return {} if oldest is None else {"oplog seconds in reserve": _time(position)[0] - oldest["ts"].time}
+
+    def lag(self, position: Offset) -> Lag:
+        """By the server's time up to which everything was taken."""
+        return Lag(seconds=seconds_since(_time(position)[0]))
+
     def commit(self, end: Offset) -> None:
         self._bulk.close()
 
@@ -132,6 +146,9 @@ class MongodbCapture(ReadingMode):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def check_again(self) -> None:
+        self._checked = False
 
     def check(self, schema: Schema) -> None:
         """See that changes can be told and that they tell which rows they are of. Raises `SourceError`."""

@@ -19,7 +19,7 @@ from velostream.model.change import CHANGE
 from velostream.model.conform import TimeRules, conform
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
-from velostream.sources.base import BadRecord, Offset, OnBad, Partition
+from velostream.sources.base import BadRecord, Lag, Offset, OnBad, Partition
 from velostream.sources.bulk import with_sign
 from velostream.sources.capture import (
     ChangedRows,
@@ -27,6 +27,7 @@ from velostream.sources.capture import (
     partitions_of,
     place_written,
     refuse_load,
+    seconds_since,
 )
 from velostream.sources.mysql_driver import MysqlSession
 from velostream.sources.mysql_events import UntoldError
@@ -73,6 +74,8 @@ class MysqlCapture(LogCapture):
         self._passed: tuple[Offset, LogPosition] | None = None
         """Up to where nothing about the table was found after an offset."""
         self._piece: _Piece | None = None
+        self._taken_at: float | None = None
+        """When the last transaction that was taken was committed, by the server's clock."""
         self._moved_at = time.monotonic()
         self._first_position = _first_position(source.settings)
 
@@ -130,9 +133,14 @@ class MysqlCapture(LogCapture):
             at = max(at, self._passed[1])
         return {"log bytes behind": self._log.bytes_after(at)}
 
+    def lag(self, position: Offset) -> Lag:
+        """By when the last transaction that was taken was committed."""
+        return Lag() if self._taken_at is None else Lag(seconds=seconds_since(self._taken_at))
+
     def commit(self, end: Offset) -> None:
         self._lacks_values = None if self._lacks_values is None else False
         self._end_load()
+        self._taken_at = None if self._piece is None or self._piece.end != end else self._piece.decoded.committed_at
         self._piece = None
         self._moved_at = time.monotonic()
 

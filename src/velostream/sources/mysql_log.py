@@ -61,6 +61,8 @@ class LogPiece:
     pieces: list[ChangedRows]
     end: LogPosition
     """After the last transaction in it, be it about the table or not."""
+    committed_at: float | None = None
+    """When that one was committed by the server's clock, in seconds since 1970; None when there was none."""
 
 
 class MysqlLog:
@@ -177,6 +179,7 @@ class MysqlLog:
         """
         decoder = TransactionDecoder(table, key=key, columns=columns)
         end = start
+        committed_at: float | None = None
         try:
             with self._events(start, table) as events:
                 for event, file in events:
@@ -185,7 +188,7 @@ class MysqlLog:
                     reached = LogPosition.of(*place_after(event, file))
                     if until is not None and reached > until:
                         break
-                    end = max(end, reached)
+                    end, committed_at = max(end, reached), float(event.timestamp)
                     decoder.commit()
                     if changes is not None and decoder.count >= changes:
                         break
@@ -194,7 +197,7 @@ class MysqlLog:
                 raise
             # What was told before is taken first; whoever goes on from there meets the gap.
         decoder.drop()
-        return LogPiece(decoder.pieces, end if until is None else max(end, until))
+        return LogPiece(decoder.pieces, end if until is None else max(end, until), committed_at)
 
     @contextmanager
     def _events(self, start: LogPosition, table: LoggedTable) -> Iterator[Iterator[tuple[Any, str]]]:

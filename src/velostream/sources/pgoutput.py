@@ -17,6 +17,8 @@ _BEGIN, _COMMIT, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BCRIUDT"
 _OLD_KEY, _OLD_ROW = b"KO"
 _CHANGING = frozenset((_RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE))
 
+_YEAR_2000 = 946_684_800
+"""PostgreSQL counts time from there."""
 _begin = struct.Struct(">xQqI").unpack_from
 _commit = struct.Struct(">xBQQq").unpack_from
 _relation_id = struct.Struct(">xI").unpack_from
@@ -32,6 +34,8 @@ class Decoded:
     pieces: list[ChangedRows]
     end: int
     """The position after the last transaction in it; 0 when there was none."""
+    committed_at: float = 0.0
+    """When that one was committed by the server's clock, in seconds since 1970."""
 
 
 class PgOutputDecoder:
@@ -52,17 +56,17 @@ class PgOutputDecoder:
         pieces = [ChangedRows(truncated=False)]
         waiting: list[bytes] = []
         taken = True
-        end = 0
+        end, committed_at = 0, 0.0
         for message in messages:
             kind = message[0]
             if kind == _BEGIN:
                 waiting = []
                 taken = not is_known(_begin(message)[2])
             elif kind == _COMMIT:
-                committed = _commit(message)[2]
+                _, _, committed, microseconds = _commit(message)
                 if until is not None and committed > until:
                     break
-                end = committed
+                end, committed_at = committed, microseconds / 1e6 + _YEAR_2000
                 if not taken or end <= after:
                     # Tables are told once, possibly within a transaction that is passed over.
                     waiting = [one for one in waiting if one[0] == _RELATION]
@@ -70,7 +74,7 @@ class PgOutputDecoder:
                 waiting = []
             elif kind in _CHANGING:
                 waiting.append(message)
-        return Decoded([piece for piece in pieces if piece.signs or piece.truncated], end)
+        return Decoded([piece for piece in pieces if piece.signs or piece.truncated], end, committed_at)
 
     def _apply(self, messages: list[bytes], relations: dict[int, list[str] | None], pieces: list[ChangedRows]) -> None:
         for message in messages:

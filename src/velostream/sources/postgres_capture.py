@@ -21,9 +21,9 @@ from velostream.errors import Category, OptionError, SourceError, present
 from velostream.model.change import CHANGE, UNCHANGED
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Column, Schema
-from velostream.sources.base import BadRecord, Offset, OnBad, Partition
+from velostream.sources.base import BadRecord, Lag, Offset, OnBad, Partition
 from velostream.sources.bulk import Bulk, with_sign
-from velostream.sources.capture import ChangedRows, LogCapture, partitions_of, place_written
+from velostream.sources.capture import ChangedRows, LogCapture, partitions_of, place_written, seconds_since
 from velostream.sources.pgoutput import Decoded, PgOutputDecoder
 from velostream.sources.postgres_sharing import SlotReaders, offsets_of_slot, readers_of
 from velostream.sources.postgres_slot import CapturedTable, PostgresSlot, SlotNames, position_of, text_of
@@ -128,6 +128,13 @@ class PostgresCapture(LogCapture):
     def gauges(self, position: Offset) -> Mapping[str, int]:
         retained = self._slot.retained(position["slot"])
         return {} if retained is None else {"retained log bytes": retained}
+
+    def lag(self, position: Offset) -> Lag:
+        """By when the last transaction that was taken was committed."""
+        piece = self._piece
+        if piece is None or piece.end != position:
+            return Lag()
+        return Lag(seconds=seconds_since(piece.decoded.committed_at))
 
     def commit(self, end: Offset) -> None:
         self._loaded = None

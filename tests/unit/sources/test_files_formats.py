@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from velostream.errors import Category, OptionError, SourceError
+from velostream.errors import Category, FurtherColumnsError, OptionError, SourceError
 from velostream.formats import whole_text
 from velostream.formats.base import FormatSettings
 from velostream.formats.compression import compressed, compression_of
@@ -171,6 +171,22 @@ def test_fields_that_are_no_columns_are_left_out_or_refused(tmp_path, name):
     assert [row["id"] for row in rows] == [1, 2]
     assert bad
     assert all('field "more" is no column' in record.reason for record in bad)
+
+
+@pytest.mark.parametrize("name", ["csv", "csv.gz", "jsonl", "json", "avro", "orc", "parquet"])
+def test_fields_that_are_no_columns_are_told_where_they_are_to_be_added(tmp_path, name):  # B10
+    plain = source_of(tmp_path)
+    kind = name.removesuffix(".gz")
+    encode = plain._formats.of(f"x.{kind}").encode if name != "json" else JsonDocumentFormat(FormatSettings()).encode
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    (tmp_path / f"a.{name}").write_bytes(pack(encode(pa.table({"id": [1, 2]}))))
+    schema = plain.schema()
+    (tmp_path / f"b.{name}").write_bytes(pack(encode(pa.table({"id": [3, 4], "more": ["x", "y"], "Rest": [1, 2]}))))
+    with pytest.raises(FurtherColumnsError) as lacking:
+        read_all(source_of(tmp_path, schema_evolution="add"), schema)
+    assert lacking.value.columns == [("more", "STRING"), ("Rest", "BIGINT")]
+    rows, bad = read_all(source_of(tmp_path, schema_evolution="add"), source_of(tmp_path).schema())
+    assert ([row["more"] for row in rows], bad) == ([None, None, "x", "y"], [])
 
 
 def test_a_column_may_first_appear_in_any_file(tmp_path):  # B10

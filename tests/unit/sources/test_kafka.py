@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from velostream.errors import Category, OptionError, SourceError, StoreError, render_text
+from velostream.errors import Category, FurtherColumnsError, OptionError, SourceError, StoreError, render_text
 from velostream.model import kafka as kafka_model
 from velostream.model.kafka import TopicAddress, category_of
 from velostream.model.schema import Column, Schema
@@ -172,8 +172,26 @@ class TestPositions:
         assert read(odd)[0] == [{"n": 1}]
         assert '"yesterday"' in odd.warnings[0]
 
+    def test_how_many_messages_are_still_to_be_read_is_known(self, topic):
+        send(topic, [(None, f'{{"id": {number}}}') for number in range(10)])
+        source = source_of(topic)
+        start = source.initial_offset()
+        assert (source.lag(start).rows, source.lag(start).seconds) == (10, None)
+        assert source.lag(source.latest_offset(start, max_rows=4)).rows == 6
+        assert source.lag(source.latest_offset(start)).rows == 0
+        source.close()
+
 
 class TestMessages:
+    def test_fields_that_come_later_are_told_where_they_are_to_be_added(self, topic):  # B10
+        send(topic, [(None, '{"id": 1}')])
+        schema = source_of(topic).schema()
+        send(topic, [(None, '{"id": 2, "price": 1.50}'), (None, "broken"), (None, '{"id": 3}')])
+        assert [row["id"] for row in read(source_of(topic), schema=schema)[0]] == [1, 2, 3]
+        with pytest.raises(FurtherColumnsError) as lacking:
+            read(source_of(topic, schema_evolution="add"), schema=schema)
+        assert lacking.value.columns == [("price", "DECIMAL(18,2)")]
+
     def test_an_empty_topic_has_no_columns_yet(self, topic):
         assert source_of(topic).schema() is None
         send(topic, [("gone", None)])

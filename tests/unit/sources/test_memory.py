@@ -5,11 +5,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from velostream.errors import OptionError, SourceError
+from velostream.errors import FurtherColumnsError, OptionError, SourceError
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
 from velostream.sources import memory
-from velostream.sources.base import Emits, SourceSpec
+from velostream.sources.base import Emits, Lag, SourceSpec
 from velostream.sources.memory import MemorySource
 
 
@@ -79,6 +79,30 @@ def test_a_large_file_is_read_in_several_parts(spool, monkeypatch):
     assert [row["n"] for row in read(source, start, end)[0]] == list(range(11))
 
 
+def test_how_much_is_still_to_be_read_is_known(spool):
+    for _ in range(3):
+        spool.append(pa.table({"id": [1, 2, 3]}))
+    source = source_of(spool)
+    start = source.initial_offset()
+    assert source.lag(start).rows == 9
+    assert 0 <= source.lag(start).seconds < 60
+    assert source.lag(source.latest_offset(start, max_rows=4)).rows == 5
+    assert source.lag(source.latest_offset(start)) == Lag(0, 0.0)
+
+
+def test_columns_that_come_later_are_told_or_left_out(spool):  # B10
+    spool.append(pa.table({"id": [1]}))
+    schema = source_of(spool).schema()
+    spool.append(pa.table({"id": [2], "extra": [1.5]}))
+    plain = source_of(spool)
+    assert read(plain, plain.initial_offset(), plain.latest_offset(plain.initial_offset()), schema)
+    assert plain.schema().names == ("id", "extra")
+    adding = source_of(spool, schema_evolution="add")
+    with pytest.raises(FurtherColumnsError) as lacking:
+        read(adding, adding.initial_offset(), adding.latest_offset(adding.initial_offset()), schema)
+    assert lacking.value.columns == [("extra", "DOUBLE")]
+
+
 def test_files_without_rows_are_nothing_new(spool):
     spool.append(pa.table({"n": pa.array([], pa.int64())}))
     source = source_of(spool)
@@ -103,7 +127,7 @@ def test_later_rows_are_cast_and_misfits_set_aside(spool):
     source = source_of(spool)
     start = source.initial_offset()
     rows, bad = read(source, start, source.latest_offset(start))
-    assert rows == [{"id": 1, "price": Decimal("1.50")}, {"id": 2, "price": None}]
+    assert rows == [{"id": 1, "price": Decimal("1.50"), "extra": None}, {"id": 2, "price": None, "extra": 1}]
     assert json.loads(bad[0].raw) == {"id": "x", "extra": 2}
     assert bad[0].position == "memory://orders batch 2 row 2"
     assert "BIGINT" in bad[0].reason

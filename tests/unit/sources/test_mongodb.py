@@ -333,20 +333,63 @@ def test_a_collection_that_was_dropped_is_an_error_with_a_way_out(database):
     assert again.values() == [(8, 1)]
 
 
+def forgotten(position):
+    """The position with the token of an event in 1970: a token begins with its time."""
+    token = position["token"]["_data"]
+    return position | {"token": {"_data": f"{token[:2]}00000001{token[10:]}"}}
+
+
+def test_while_changes_are_not_to_be_had_the_collection_is_polled(database, monkeypatch):  # B37
+    database.orders.insert_one({"_id": 1, "n": 1})
+    reader = Reader(database.source(cdc="true", cdc__fallback="poll"))
+    assert reader.values("n") == [(1, 1)]
+    assert reader.source.poll_interval.total_seconds() == 0.1
+    database.orders.insert_one({"_id": 2, "n": 2})
+    assert reader.values("n") == [(2, 1)]
+    reader.position = reader.position | {"at": forgotten(reader.position["at"])}
+    database.orders.delete_one({"_id": 1})
+    assert reader.read() == ["replaced by", {"_id": 2, "n": 2}]
+    assert reader.source.poll_interval.total_seconds() == 30
+    assert ["change stream" in one or "oplog" in one for one in reader.source.warnings] == [True]
+    database.orders.insert_one({"_id": 3, "n": 3})
+    assert [row if isinstance(row, str) else row["n"] for row in reader.read()] == ["replaced by", 2, 3]
+    # Another process goes on from there, and finds that changes can be had again.
+    again = Reader(database.source(cdc="true", cdc__fallback="poll"))
+    again.position = reader.position
+    monkeypatch.setattr("velostream.sources.capture_fallback._TRY_AGAIN_SECONDS", 0.0)
+    database.orders.delete_one({"_id": 2})
+    assert again.read() == ["replaced by", {"_id": 3, "n": 3}]
+    database.orders.update_one({"_id": 3}, {"$set": {"n": 4}})
+    assert again.values("n") == [(4, 1)]
+    assert again.source.warnings == ()
+    with pytest.raises(OptionError):
+        database.source(cdc__fallback="poll")
+    with pytest.raises(OptionError):
+        database.source(cdc="true", cdc__fallback="poll", initial__load="none")
+
+
+def test_how_long_the_oplog_remembers_and_how_far_behind_we_are(database):
+    database.orders.insert_one({"_id": 1})
+    reader = Reader(database.source(cdc="true"))
+    assert reader.source.gauges(None) == {}
+    reader.read()
+    database.orders.insert_many([{"_id": n} for n in range(2, 6)])
+    reader.read(max_rows=2)
+    assert 0 <= reader.source.lag(reader.position).seconds < 60
+    assert reader.source.gauges(reader.position)["oplog seconds in reserve"] >= 0
+
+
 def test_changes_that_the_server_has_forgotten_are_lost(database):
     database.orders.insert_one({"_id": 1})
     reader = Reader(database.source(cdc="true"))
     reader.read()
     database.orders.insert_one({"_id": 2})
     reader.read()
-    token = reader.position["token"]["_data"]
-    # The token of an event in 1970, which begins with its time.
-    forgotten = reader.position | {"token": {"_data": f"{token[:2]}00000001{token[10:]}"}}
     with pytest.raises(SourceError) as lost:
-        reader.source.latest_offset(forgotten, max_rows=10)
+        reader.source.latest_offset(forgotten(reader.position), max_rows=10)
     assert lost.value.code == "log-lost"
     again = database.source(cdc="true", cdc__on__gap="snapshot")
-    assert again.latest_offset(forgotten, max_rows=10)["load"] == 2
+    assert again.latest_offset(forgotten(reader.position), max_rows=10)["load"] == 2
 
 
 def test_documents_of_a_view_may_have_no_id(database, monkeypatch):

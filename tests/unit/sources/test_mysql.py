@@ -15,7 +15,7 @@ import pytest
 
 from velostream.errors import Category, FurtherColumnsError, OptionError, SourceError, StoreError
 from velostream.model.change import CHANGE
-from velostream.sources.base import SourceSpec
+from velostream.sources.base import Lag, SourceSpec
 from velostream.sources.mysql import MysqlSource
 from velostream.sources.mysql_log import LogPosition, MysqlLog
 from velostream.testing.services.mysql import MysqlService
@@ -373,6 +373,15 @@ def test_who_may_not_read_the_log_polls_if_asked(database, captured):  # B37
     assert [row if isinstance(row, str) else row["id"] for row in reader.read()] == ["replaced by", 1]
     assert ["log can't" in one and "s3cr3t" not in one for one in reader.source.warnings] == [True]
     database.run("DROP USER poller")
+
+
+def test_how_far_behind_the_log_a_reader_is(database, captured):
+    reader = captured()
+    assert reader.source.lag(None) == Lag()
+    reader.read()
+    database.run("INSERT INTO t VALUES (8, 'a')", "INSERT INTO t VALUES (9, 'b')")
+    assert len(reader.read(max_rows=1)) == 1
+    assert 0 <= reader.source.lag(reader.position).seconds < 60
 
 
 def test_rows_without_a_key_are_known_by_all_their_values(database, captured):

@@ -12,7 +12,7 @@ import pytest
 from velostream.errors import Category, FurtherColumnsError, OptionError, SourceError, StoreError
 from velostream.model.change import CHANGE, UNCHANGED
 from velostream.sources import capture_fallback
-from velostream.sources.base import SourceSpec
+from velostream.sources.base import Lag, SourceSpec
 from velostream.sources.database import Selection, bind
 from velostream.sources.postgres import PostgresSource
 from velostream.sources.postgres_slot import position_of, text_of
@@ -399,6 +399,15 @@ def test_what_the_log_keeps_and_a_load_takes_can_be_watched(database, captured):
     database.run("UPDATE t SET name = 'changed'")
     assert reader.source.gauges(reader.position)["retained log bytes"] > before + 10_000
     assert database.source(table="t").gauges(None) == {}
+
+
+def test_how_far_behind_the_log_a_reader_is(database, captured):
+    reader = captured()
+    assert reader.source.lag(None) == Lag()
+    reader.read()
+    database.run("INSERT INTO t VALUES (8, 'a', NULL)", "INSERT INTO t VALUES (9, 'b', NULL)")
+    assert len(reader.read(max_rows=1)) == 1
+    assert 0 <= reader.source.lag(reader.position).seconds < 60
 
 
 def test_while_the_log_is_not_to_be_had_the_table_is_polled(database, captured, monkeypatch):  # B37

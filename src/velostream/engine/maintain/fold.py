@@ -20,7 +20,7 @@ from velostream.engine.catalog import EntryKind
 from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
-from velostream.engine.status import State
+from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
 from velostream.errors import FurtherColumnsError, VelostreamError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 100_000
 """About how many rows one commit takes in, unless `max.rows.per.trigger` says otherwise."""
-_GAUGE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -141,7 +140,7 @@ class FoldRunner(Runner):
             try:
                 with self._lock:
                     took = self._step()
-                    self._gauge()
+                    self._gauge(took=took)
                 attempts = 0
                 self._say_how_it_is()
                 if took:
@@ -187,10 +186,14 @@ class FoldRunner(Runner):
         self.board.warn(*now)
         self._warned = now
 
-    def _gauge(self) -> None:
+    def _gauge(self, *, took: bool) -> None:
         """Ask now and then how things stand where the rows come from."""
-        if time.monotonic() - self._gauged_at >= _GAUGE_SECONDS:
+        if not took and self.source.capabilities.follows:
+            self.board.lag = CAUGHT_UP
+        if time.monotonic() - self._gauged_at >= GAUGE_SECONDS:
             self.board.gauges = self.source.gauges(self._position)
+            if took:
+                self.board.lag = self.source.lag(self._position)
             self._gauged_at = time.monotonic()
 
     def _step(self) -> bool:
