@@ -62,8 +62,8 @@ class LogCapture(ReadingMode):
         refuse_what_a_log_ignores(source.settings)
         self._tells_of = source
         self._on_columns = source.settings.text("schema.evolution")
-        self._lacks_values: bool | None = None
-        """Whether rows that were loaded have values of columns that came later; None: not found out yet."""
+        self._lacks_values: dict[tuple[str, ...], bool] = {}
+        """Whether rows that were loaded with these columns have values of others."""
 
     def have_values(self, columns: Sequence[str]) -> bool:
         """Whether rows may have values of these columns though nobody has written any since they came: a default."""
@@ -106,14 +106,15 @@ class LogCapture(ReadingMode):
 
     def lacks_values(self, start: Any) -> bool:
         """Whether rows that were loaded have values in columns that have been added since, so that they are to be read
-        again. Asked of every position; holds until a load is committed.
+        again. Asked of every position; what the load of a position has read stands in it.
         """
-        if self._lacks_values is None:
-            known: Sequence[str] | None = start.get("columns") if self._on_columns == "add" else None
-            names = present(self._tells_of.discovered()).names if known is not None else ()
-            later = [name for name in names if name not in (known or ())]
-            self._lacks_values = bool(later) and self.have_values(later)
-        return self._lacks_values
+        if self._on_columns != "add" or "columns" not in start:
+            return False
+        known = tuple(start["columns"])
+        if known not in self._lacks_values:
+            later = [name for name in present(self._tells_of.discovered()).names if name not in known]
+            self._lacks_values[known] = bool(later) and self.have_values(later)
+        return self._lacks_values[known]
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Say what has not been said yet."""

@@ -138,7 +138,6 @@ class MysqlCapture(LogCapture):
         return Lag() if self._taken_at is None else Lag(seconds=seconds_since(self._taken_at))
 
     def commit(self, end: Offset) -> None:
-        self._lacks_values = None if self._lacks_values is None else False
         self._end_load()
         self._taken_at = None if self._piece is None or self._piece.end != end else self._piece.decoded.committed_at
         self._piece = None

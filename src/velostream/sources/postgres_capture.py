@@ -138,7 +138,6 @@ class PostgresCapture(LogCapture):
 
     def commit(self, end: Offset) -> None:
         self._loaded = None
-        self._lacks_values = None if self._lacks_values is None else False
         self._bulk.close()
         readers, at = self._shared(end["slot"]), position_of(end["lsn"])
         readers.hold(self, at)

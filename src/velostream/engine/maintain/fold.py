@@ -124,6 +124,8 @@ class FoldRunner(Runner):
         if not self._lock.acquire(timeout=patience):
             raise self.board.timed_out("did not catch up in time")
         try:
+            if self._stopping:
+                return
             target = self.source.latest_offset(self._position)
         finally:
             self._lock.release()
