@@ -94,6 +94,48 @@ def test_both_ways_of_a_join_give_the_same_and_explain_says_which():
     assert "index lookup" in explained["lookup"]
 
 
+def test_both_ways_of_a_subquery_give_the_same_and_explain_says_which():  # B35
+    users = [(1, "one", 10), (2, None, 20), (3, "three", None)]
+    selects = {
+        "there": "SELECT e.v FROM memory://events e WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = e.id)",
+        "absent": "SELECT e.v FROM memory://events e WHERE NOT EXISTS "
+        "(SELECT 1 FROM users u WHERE u.id = e.id AND u.score > 10)",
+        "either": "SELECT e.v FROM memory://events e WHERE e.v = 40 OR e.id IN "
+        "(SELECT id FROM users WHERE score <= 10 OR name = 'three')",
+        "not_in": "SELECT e.v FROM memory://events e WHERE e.id NOT IN (SELECT id FROM users WHERE score > 10)",
+        "told": "SELECT e.v, EXISTS (SELECT 1 FROM users u WHERE u.id = e.id AND u.score > e.v) AS above, "
+        "(SELECT name FROM users u WHERE u.id = e.id) AS name, "
+        "(SELECT score + 1 FROM users u WHERE u.id = e.id) AS next, "
+        "(SELECT max(score * 2) FROM users u WHERE e.id = u.id AND u.name IS NOT NULL) AS most "
+        "FROM memory://events e",
+        "counted": "SELECT EXISTS (SELECT 1 FROM users u WHERE u.id = e.id) AS known, COUNT(*) AS n "
+        "FROM memory://events e GROUP BY EXISTS (SELECT 1 FROM users u WHERE u.id = e.id)",
+        "joined": "SELECT e.v, u.name FROM memory://events e LEFT JOIN users u ON u.id = e.id "
+        "WHERE (SELECT u2.id FROM users u2 WHERE u2.id = e.id) IS NULL OR EXISTS "
+        "(SELECT 1 FROM users u WHERE u.id = e.id AND u.score IS NULL)",
+    }
+    answers = {}
+    for way in ("fast", "general"):
+        with velostream.connect(config={"velostream.lookup": way}) as connection:
+            connection.execute("CREATE TABLE users (id BIGINT PRIMARY KEY, name STRING, score INT)")
+            for row in users:
+                connection.execute("INSERT INTO users VALUES (?, ?, ?)", row)
+            keys = [1, 2, 3, 4, None]
+            connection.memory("events").append(
+                [{"id": key, "v": v} for v, key in zip((11, 15, 30, 40, 50), keys, strict=True)]
+            )
+            for name, select in selects.items():
+                connection.execute(f"CREATE TABLE {name} AS {select}")
+                connection.drain(name, timeout=60)
+            answers[way] = {name: rows(connection, f"SELECT * FROM {name}") for name in selects}
+            explained = dict(connection.execute(f"EXPLAIN {selects['there']}"))
+    assert answers["fast"] == answers["general"]
+    assert answers["fast"]["there"] == [(11,), (15,), (30,)]
+    assert answers["fast"]["absent"] == [(11,), (30,), (40,), (50,)]
+    assert answers["fast"]["either"] == [(11,), (30,), (40,)]
+    assert explained["lookup"].startswith('EXISTS table "users" by key (id), an index lookup: the subquery')
+
+
 def test_rows_that_make_an_expression_fail_become_dead_letters(connection):
     connection.memory("texts").append([{"t": "1"}, {"t": "two"}, {"t": "3"}, {"t": None}])
     connection.execute("CREATE TABLE numbers AS SELECT CAST(t AS INT) AS n FROM memory://texts")

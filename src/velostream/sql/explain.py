@@ -118,13 +118,14 @@ def _missing_text(missing: MissingRows) -> str:
 
 
 def _lookup_text(lookup: Lookup, entry: Input) -> str:
-    kind = "LEFT JOIN" if lookup.outer else "JOIN"
+    kind = lookup.subquery or ("LEFT JOIN" if lookup.outer else "JOIN")
     columns = ", ".join(pair.column for pair in lookup.keys)
     driving = ", ".join(pair.driving for pair in lookup.keys)
     if entry.target.store:
         how = f"in {entry.target.store} by ({columns}): one request for the distinct keys of each batch"
     elif lookup.access == "key":
-        how = f"by key ({columns}), an index lookup: the join's equalities are the table's key"
+        whose = "subquery" if lookup.subquery else "join"
+        how = f"by key ({columns}), an index lookup: the {whose}'s equalities are the table's key"
     else:
         how = f"by index on ({columns}), made for this query: the join's equalities are not the table's key"
     if lookup.as_of is not None:

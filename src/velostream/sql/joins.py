@@ -1,4 +1,7 @@
-"""The fast way of a stream–table join: equality keys become lookups, the rest SQL over what they give."""
+"""The fast way of a stream–table join: equality keys become lookups, the rest SQL over what they give.
+
+So do subqueries that ask for one row of a table; what they give is then a column of the stage.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ from velostream.model.types import render_type
 from velostream.sql.asof import NearestRow, nearest_row
 from velostream.sql.functions import is_nondeterministic
 from velostream.sql.keytypes import expression_type, field_type, key_cast
+from velostream.sql.lookup_subqueries import as_table_subquery
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.plan import AsOf, Input, KeyPair, Lookup, Stages
 from velostream.sql.scope import Frame, Origin, StarColumn, input_of, origin_of, set_origin
-from velostream.sql.shape import driving_index, from_items, nested_queries, reads_input
+from velostream.sql.shape import driving_index, from_items, nested_queries, queries_in, reads_input
 
 STAGE = "stage"
 
@@ -63,6 +67,9 @@ class _Joined:
     prefix: str = ""
     used: dict[str, None] = field(default_factory=dict)
     """Stored names of the columns that anything reads, in order of first use."""
+    subquery: str = ""
+    """What it is read by, if not by a join; the alias is then one of ours, and `shown` the query's."""
+    shown: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class _Equality:
 
 class _Planner:
     def __init__(self, select: exp.Select, *, frame: Frame, inputs: Sequence[Input]) -> None:
-        self.select = select
+        self.select = _with_named_items(select)
         self.frame = frame
         self.inputs = {entry.relation: entry for entry in inputs}
         self.joined: dict[str, _Joined] = {}
@@ -100,6 +107,7 @@ class _Planner:
             else:
                 equalities, as_of[joined.prefix] = self._as_of(nearest, joined)
                 lookups.append((joined, outer, equalities))
+        lookups += [self._subquery(nested) for nested in list(nested_queries(self.select))]
         keys = [tuple(self._key_pair(equality, joined) for equality in pairs) for joined, _, pairs in lookups]
         sql = self._sql()
         return Stages(
@@ -112,7 +120,8 @@ class _Planner:
                     joined.prefix,
                     _access(joined, pairs),
                     as_of.get(joined.prefix),
-                    joined.alias,
+                    joined.shown or joined.alias,
+                    joined.subquery,
                 )
                 for (joined, outer, _), pairs in zip(lookups, keys, strict=True)
             ),
@@ -154,8 +163,8 @@ class _Planner:
         plain = all(reads_input(item) or nearest_row(item) is not None for item in from_items(self.select))
         if self.select.args.get("with_") or not plain:
             raise _NoFastWay("FROM has more than plain tables and streams (a subquery, CTE, function or sample)")
-        if next(nested_queries(self.select), None) is not None:
-            raise _NoFastWay("a subquery reads a table")
+        if any(next(queries_in(join.args.get("on")), None) for join in self.select.args.get("joins") or ()):
+            raise _NoFastWay("a subquery in ON reads a table")
         if self.select.args.get("laterals"):
             raise _NoFastWay("LATERAL VIEW")
         for entry in self.inputs.values():
@@ -164,6 +173,35 @@ class _Planner:
         aliases = [source.alias.lower() for source in self.frame.sources]
         if len(set(aliases)) < len(aliases):
             raise _NoFastWay("two relations have the same alias")
+
+    def _subquery(self, nested: exp.Query) -> tuple[_Joined, bool, list[_Equality]]:
+        """The lookup that answers a subquery, which is replaced by what the lookup finds."""
+        refusal = _NoFastWay("a subquery reads a table, and not one row by its primary key")
+        alias = f"subquery {len(self.joined)}"
+        found = as_table_subquery(nested, scope=self.frame.scope, alias=alias)
+        relation = input_of(found.table) if found is not None else None
+        target = self.inputs[relation].target if relation in self.inputs else None
+        if found is None or relation is None or target is None or target.schema is None or target.store:
+            raise refusal
+        joined = _Joined(
+            alias, relation, target.schema, self._prefix(), subquery=found.kind, shown=str(found.table.alias_or_name)
+        )
+        self.joined[alias] = joined
+        pairs: list[_Equality] = []
+        met: list[exp.Expr] = []
+        key = {name.lower() for name in target.schema.key}
+        for condition in found.conditions:
+            equality = self._equality(condition, joined)
+            taken = equality is None or any(pair.column == equality.column for pair in pairs)
+            if equality is not None and not taken and equality.column.lower() in key:
+                pairs.append(equality)
+                met.append(condition)
+        if not key or len(pairs) < len(key):
+            raise refusal
+        column = plain_column(pairs[0].column)
+        set_origin(column, Origin(self.frame.scope, alias, pairs[0].column))
+        found.place.replace(found.without(met).answer(column))
+        return joined, True, pairs
 
     def _admit(self, item: exp.Expr, *, driving: bool) -> _Joined:
         relation = input_of(item)
@@ -270,7 +308,7 @@ class _Planner:
             if item.is_star:
                 items += self._expanded(item)
             else:
-                items.append(self._rewritten(named(item.copy()), qualifier=STAGE))
+                items.append(self._rewritten(item, qualifier=STAGE))
         conditions = [self._rewritten(condition, qualifier=STAGE) for condition in self.residual]
         where = self.select.args.get("where")
         if where is not None:
@@ -314,6 +352,13 @@ class _Planner:
         for name in origin.fields:
             column = exp.Dot(this=column, expression=identifier(name))
         return column
+
+
+def _with_named_items(select: exp.Select) -> exp.Select:
+    """A copy that may be changed; the names of its items are those of what is written there."""
+    copied = select.copy()
+    copied.set("expressions", [named(item) for item in copied.expressions])
+    return copied
 
 
 def _access(joined: _Joined, pairs: Sequence[KeyPair]) -> str:

@@ -142,6 +142,8 @@ class Lookup:
     """None: every row that the key finds."""
     alias: str = ""
     """What the query calls the table there; one that is joined twice has two."""
+    subquery: str = ""
+    """What asks for the row if it is no join: EXISTS, IN or a scalar subquery. Such a lookup is outer, by the key."""
 
 
 @dataclass(frozen=True)

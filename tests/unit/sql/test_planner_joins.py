@@ -8,6 +8,8 @@ from velostream.errors import SqlError
 from velostream.model.schema import Schema
 from velostream.sql.plan import AsOf, KeyPair, Lookup, MapPlan, RelationKind, Stages
 
+_PASSING = "COALESCE(CASE WHEN NOT stage.`l0_sku` IS NULL THEN stage.`l0_price` > 1 END, FALSE)"
+
 
 @pytest.fixture
 def stages(view):
@@ -192,6 +194,59 @@ def test_a_prefix_never_meets_a_column_of_the_stream(shop, stages):
 
 
 @pytest.mark.parametrize(
+    ("text", "kind", "sql"),
+    [
+        (
+            "SELECT o.id FROM orders o WHERE EXISTS (SELECT 1 FROM prices p WHERE p.sku = o.sku)",
+            "EXISTS",
+            "SELECT stage.`id` AS `id` FROM stage WHERE (NOT stage.`l0_sku` IS NULL)",
+        ),
+        (
+            "SELECT o.id FROM orders o WHERE NOT EXISTS (SELECT * FROM prices p WHERE o.sku = p.sku AND p.price > 1)",
+            "EXISTS",
+            "SELECT stage.`id` AS `id` FROM stage WHERE NOT " + _PASSING,
+        ),
+        (
+            "SELECT id FROM orders WHERE id > 1 AND sku IN (SELECT sku FROM prices WHERE price > 1)",
+            "IN",
+            "SELECT stage.`id` FROM stage WHERE stage.`id` > 1 AND " + _PASSING,
+        ),
+        (
+            "SELECT o.id, (SELECT p.price FROM prices p WHERE p.sku = o.sku) AS price FROM orders o",
+            "scalar subquery",
+            "SELECT stage.`id` AS `id`, stage.`l0_price` AS price FROM stage",
+        ),
+        (
+            "SELECT id, (SELECT max(price * 2) FROM prices p WHERE p.sku = o.sku) AS paid FROM orders o",
+            "scalar subquery",
+            "SELECT stage.`id`, CASE WHEN NOT stage.`l0_sku` IS NULL THEN stage.`l0_price` * 2 END AS paid FROM stage",
+        ),
+    ],
+)
+def test_a_subquery_about_one_row_is_a_lookup(stages, text, kind, sql):  # B35
+    found = stages(text)
+    (lookup,) = found.lookups
+    assert (lookup.subquery, lookup.outer, lookup.access) == (kind, True, "key")
+    assert lookup.keys == (KeyPair("`sku`", "sku"),)
+    assert found.sql == sql
+
+
+def test_subqueries_stand_beside_joins_and_may_call_their_table_the_same(stages):  # B35
+    found = stages(
+        "SELECT p.price FROM orders o JOIN prices p ON o.sku = p.sku WHERE EXISTS "
+        "(SELECT 1 FROM categories p WHERE p.category_id = o.user_id AND p.title <> o.sku) "
+        "AND (SELECT name FROM users u WHERE u.id = p.category_id) = 'Ada'"
+    )
+    assert [(lookup.prefix, lookup.outer, lookup.alias) for lookup in found.lookups] == [
+        ("l0_", False, "p"),
+        ("l1_", True, "p"),
+        ("l2_", True, "u"),
+    ]
+    assert found.lookups[2].keys == (KeyPair("CAST(`l0_category_id` AS BIGINT)", "id"),)
+    assert "stage.`l1_title` <> stage.`sku`" in found.sql
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         (
@@ -208,8 +263,19 @@ def test_a_prefix_never_meets_a_column_of_the_stream(shop, stages):
         ("SELECT o.id FROM orders o LEFT SEMI JOIN prices p ON o.sku = p.sku", "SEMI JOIN"),
         ("SELECT o.id FROM orders o NATURAL JOIN prices p", "NATURAL JOIN"),
         ("SELECT o.id FROM prices p JOIN stock s ON p.sku = s.sku JOIN orders o ON o.sku = s.sku", "each other"),
-        ("SELECT id FROM orders WHERE sku IN (SELECT sku FROM prices)", "a subquery reads a table"),
-        ("SELECT o.id, (SELECT max(price) FROM prices p WHERE p.sku = o.sku) AS m FROM orders o", "a subquery"),
+        ("SELECT id FROM orders WHERE sku NOT IN (SELECT sku FROM prices)", "a subquery reads a table"),
+        ("SELECT id FROM orders WHERE sku IN (SELECT sku FROM stock)", "a subquery reads a table"),
+        ("SELECT id FROM orders WHERE user_id IN (SELECT a FROM bag)", "a subquery reads a table"),
+        ("SELECT id, sku IN (SELECT sku FROM prices) AS known FROM orders", "a subquery reads a table"),
+        ("SELECT id FROM orders WHERE sku IN (SELECT sku FROM prices LIMIT 1)", "a subquery reads a table"),
+        ("SELECT id FROM orders WHERE EXISTS (SELECT 1 FROM prices WHERE price > 1)", "a subquery reads a table"),
+        ("SELECT o.id FROM orders o WHERE EXISTS (SELECT max(price) FROM prices p WHERE p.sku = o.sku)", "a subquery"),
+        ("SELECT o.id, (SELECT sum(price) FROM prices p WHERE p.sku = o.sku) AS m FROM orders o", "a subquery"),
+        ("SELECT o.id, (SELECT count(*) FROM prices p WHERE p.sku = o.sku) AS m FROM orders o", "a subquery"),
+        (
+            "SELECT o.id FROM orders o WHERE EXISTS (SELECT 1 FROM prices p WHERE p.sku = o.sku AND p.price > rand())",
+            "a subquery",
+        ),
         ("SELECT o.id FROM orders o JOIN (SELECT sku FROM prices) p ON o.sku = p.sku", "FROM has more"),
         ("WITH q AS (SELECT id, sku FROM orders) SELECT q.id FROM q JOIN prices USING (sku)", "FROM has more"),
         (
