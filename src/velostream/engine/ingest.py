@@ -257,6 +257,8 @@ class Ingest:
             try:
                 with self._lock:
                     moved = self._cycle()
+                    if moved:
+                        self._gauge()
                 self._attempts = 0
                 pause = 0.0 if moved else self._poll_seconds
             except Exception as error:  # noqa: BLE001 - whatever it is must show on the boards, not end the thread
@@ -316,8 +318,6 @@ class Ingest:
         for consumer in active:
             if consumer.board.state in (State.DEGRADED, State.WAITING) and consumer.runnable():
                 self._settle(consumer)
-        if moved:
-            self._gauge()
         if moved and len({json.dumps(consumer.position) for consumer in self._consumers}) == 1:
             self.source.commit(self._consumers[0].position)
         return moved
