@@ -103,6 +103,10 @@ def test_both_ways_of_a_subquery_give_the_same_and_explain_says_which():  # B35
         "either": "SELECT e.v FROM memory://events e WHERE e.v = 40 OR e.id IN "
         "(SELECT id FROM users WHERE score <= 10 OR name = 'three')",
         "not_in": "SELECT e.v FROM memory://events e WHERE e.id NOT IN (SELECT id FROM users WHERE score > 10)",
+        "visited": "SELECT e.v FROM memory://events e WHERE EXISTS "
+        "(SELECT 1 FROM visits w WHERE w.id = e.id AND w.page IN ('b', 'c'))",
+        "never": "SELECT e.v FROM memory://events e WHERE NOT EXISTS (SELECT 1 FROM visits w WHERE w.id = e.id)",
+        "some": "SELECT e.v FROM memory://events e WHERE e.id IN (SELECT id FROM visits WHERE page RLIKE '(?<=x)a|b')",
         "told": "SELECT e.v, EXISTS (SELECT 1 FROM users u WHERE u.id = e.id AND u.score > e.v) AS above, "
         "(SELECT name FROM users u WHERE u.id = e.id) AS name, "
         "(SELECT score + 1 FROM users u WHERE u.id = e.id) AS next, "
@@ -120,6 +124,10 @@ def test_both_ways_of_a_subquery_give_the_same_and_explain_says_which():  # B35
             connection.execute("CREATE TABLE users (id BIGINT PRIMARY KEY, name STRING, score INT)")
             for row in users:
                 connection.execute("INSERT INTO users VALUES (?, ?, ?)", row)
+            connection.execute("CREATE TABLE visits (id BIGINT, page STRING)")
+            connection.execute(
+                "INSERT INTO visits VALUES (1, 'a'), (1, 'b'), (1, 'b'), (3, 'a'), (NULL, 'c'), (4, NULL)"
+            )
             keys = [1, 2, 3, 4, None]
             connection.memory("events").append(
                 [{"id": key, "v": v} for v, key in zip((11, 15, 30, 40, 50), keys, strict=True)]
@@ -129,10 +137,16 @@ def test_both_ways_of_a_subquery_give_the_same_and_explain_says_which():  # B35
                 connection.drain(name, timeout=60)
             answers[way] = {name: rows(connection, f"SELECT * FROM {name}") for name in selects}
             explained = dict(connection.execute(f"EXPLAIN {selects['there']}"))
+            visited = dict(connection.execute(f"EXPLAIN {selects['visited']}"))
     assert answers["fast"] == answers["general"]
+    assert visited["lookup"].startswith('EXISTS table "visits" by index on (id), made for this query: the subquery')
+    assert "any row of these is enough that fulfils the rest" in visited["lookup"]
     assert answers["fast"]["there"] == [(11,), (15,), (30,)]
     assert answers["fast"]["absent"] == [(11,), (30,), (40,), (50,)]
     assert answers["fast"]["either"] == [(11,), (30,), (40,)]
+    assert answers["fast"]["visited"] == [(11,)]
+    assert answers["fast"]["never"] == [(15,), (50,)]
+    assert answers["fast"]["some"] == [(11,)]
     assert explained["lookup"].startswith('EXISTS table "users" by key (id), an index lookup: the subquery')
 
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from velostream.engine.matches import AnyRow, nearest, with_missing
 from velostream.engine.measuring import Hits
 from velostream.engine.relations import (
+    WORKER_TOKEN,
     arrow_result,
     keep_alive,
     mentioned,
@@ -35,7 +36,7 @@ from velostream.model.schema import Column, Schema
 from velostream.sql.plan import AsOf, KeyPair, Lookup, Stages
 from velostream.tables.base import Snapshot
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.hash_index import Pairs, TooManyPairsError
+from velostream.tables.memory.hash_index import TooManyPairsError
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -224,6 +225,7 @@ class _Probe:
     time: int = 0
     """Where in the batch the time is, if it asks for the nearest version."""
     tally: LookupTally | None = None
+    any_row: AnyRow | None = None
 
 
 def _looked_up(
@@ -258,6 +260,7 @@ def _looked_up(
                 lookup.as_of,
                 time,
                 tallies.get(lookup.prefix),
+                AnyRow(schema, lookup.condition, WORKER_TOKEN) if lookup.any_row else None,
             )
         )
     given = frame.selectExpr("*", *keys)
@@ -302,15 +305,19 @@ class _Stage:
         found: list[pa.Array] = []
         for probe, replica in zip(self.probes, opened, strict=True):
             keys = _picked([batch.column(number) for number in probe.keys], rows)
-            pairs = replica.find(keys, most=_MOST_PAIRS if batch.num_rows > 1 else None)
+            most = _MOST_PAIRS if batch.num_rows > 1 else None
+            if probe.any_row is not None:
+                pairs = probe.any_row.of(replica, keys, most=most)
+            else:
+                pairs = replica.find(keys, most=most)
             if probe.as_of is not None:
                 (times,) = _picked([batch.column(probe.time)], rows)
                 (versions,) = replica.take(pairs.positions, (probe.as_of.column,))
-                pairs = _nearest(pairs, times, versions, probe.as_of)
+                pairs = nearest(pairs, times, versions, probe.as_of)
             if probe.tally is not None:
                 probe.tally.count(count, pairs.rows)
             if probe.outer:
-                pairs = _with_missing(pairs, count)
+                pairs = with_missing(pairs, count)
             matches = replica.take(pairs.positions, probe.columns)
             if not np.array_equal(pairs.rows, np.arange(count)):
                 found = _picked(found, pairs.rows)
@@ -335,38 +342,6 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def _nearest(pairs: Pairs, times: pa.Array, versions: pa.Array, as_of: AsOf) -> Pairs:
-    """Of the pairs of each row the one whose version is the nearest; of equal versions the table's last."""
-    asked = times.take(pa.array(pairs.rows))
-    comparisons = {
-        (True, True): pc.greater_equal,
-        (True, False): pc.greater,
-        (False, True): pc.less_equal,
-        (False, False): pc.less,
-    }
-    fits = comparisons[as_of.is_latest, as_of.is_inclusive](asked, versions).fill_null(False)
-    mask = np.asarray(fits)
-    rows, positions = pairs.rows[mask], pairs.positions[mask]
-    candidates = pa.table({"row": rows, "version": versions.filter(fits)})
-    direction = "ascending" if as_of.is_latest else "descending"
-    order = np.asarray(pc.sort_indices(candidates, sort_keys=[("row", "ascending"), ("version", direction)]))
-    rows, positions = rows[order], positions[order]
-    last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
-    return Pairs(rows[last], positions[last])
-
-
-def _with_missing(pairs: Pairs, count: int) -> Pairs:
-    """The pairs, and -1 for every row that has none, in the order of the rows."""
-    missing = np.ones(count, dtype=np.bool_)
-    missing[pairs.rows] = False
-    if not missing.any():
-        return pairs
-    rows = np.concatenate([pairs.rows, np.flatnonzero(missing)])
-    positions = np.concatenate([pairs.positions, np.full(len(rows) - len(pairs.rows), -1)])
-    order = np.argsort(rows, kind="stable")
-    return Pairs(rows[order], positions[order])
 
 
 def _picked(columns: Sequence[pa.Array], rows: Integers | None) -> list[pa.Array]:

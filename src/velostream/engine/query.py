@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from velostream.engine.lookup import FetchedTable, LookupTable, LookupTally, ReplicatedTable, run_stages
+from velostream.engine.matches import can_evaluate
 from velostream.engine.relations import Reader, run_sql
 from velostream.engine.status import State, StatusBoard
 from velostream.errors import StoreError
@@ -90,7 +91,16 @@ class BatchTransformation:
         self._tallies: dict[str, LookupTally] = {}
         self._plan = plan
         self._tables = tables
-        self._general = context.config.get("velostream.lookup", "fast") == "general"
+        self._general = context.config.get("velostream.lookup", "fast") == "general" or not self._can_look_up()
+
+    def _can_look_up(self) -> bool:
+        """Whether the workers can evaluate what the lookups ask of rows; now and then only Spark can."""
+        lookups = () if self._plan.stages is None else self._plan.stages.lookups
+        return all(
+            lookup.condition is None
+            or can_evaluate(lookup.condition, self._context.table(self._tables[lookup.input].id).schema)
+            for lookup in lookups
+        )
 
     def apply(self, session: SparkSession, batch: DataFrame, *, at: int) -> DataFrame:
         """The result of the batch, its tables read as of commit number `at`."""

@@ -12,10 +12,10 @@ from velostream.model.schema import Schema
 from velostream.sql.functions import aggregate_calls
 from velostream.sql.grouping import bare_item
 from velostream.sql.lower import NotLowerable, lower
+from velostream.sql.lower_resolved import unqualified
 from velostream.sql.maps import name_items
 from velostream.sql.naming import output_name, plain_column
 from velostream.sql.outputs import expand_star
-from velostream.sql.passthrough import unqualified
 from velostream.sql.plan import Step
 from velostream.sql.resolve import Resolution
 from velostream.sql.scope import Frame, input_of, scope_of
@@ -108,14 +108,6 @@ def lowered_step(select: exp.Select, *, sql: str, schema: Schema, frame: Frame |
     except (NotLowerable, SqlError):
         return Step(sql)
     return Step(sql, tuple(name for name, _ in items), tuple(value for _, value in items), condition)
-
-
-def lowered(expression: exp.Expr, schema: Schema) -> Expression | None:
-    """An expression as plain data over rows of the schema; None when Spark has to evaluate it."""
-    try:
-        return lower(unqualified(expression), schema)
-    except (NotLowerable, SqlError):
-        return None
 
 
 def _items(part: exp.Expr, schema: Schema, frame: Frame | None) -> Sequence[tuple[str, Expression]]:

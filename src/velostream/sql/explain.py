@@ -119,18 +119,20 @@ def _missing_text(missing: MissingRows) -> str:
 
 def _lookup_text(lookup: Lookup, entry: Input) -> str:
     kind = lookup.subquery or ("LEFT JOIN" if lookup.outer else "JOIN")
+    whose = "subquery" if lookup.subquery else "join"
     columns = ", ".join(pair.column for pair in lookup.keys)
     driving = ", ".join(pair.driving for pair in lookup.keys)
     if entry.target.store:
         how = f"in {entry.target.store} by ({columns}): one request for the distinct keys of each batch"
     elif lookup.access == "key":
-        whose = "subquery" if lookup.subquery else "join"
         how = f"by key ({columns}), an index lookup: the {whose}'s equalities are the table's key"
     else:
-        how = f"by index on ({columns}), made for this query: the join's equalities are not the table's key"
+        how = f"by index on ({columns}), made for this query: the {whose}'s equalities are not the table's key"
     if lookup.as_of is not None:
         which = "latest" if lookup.as_of.is_latest else "earliest"
         how += f"; of these the {which} {lookup.as_of.column} as of {lookup.as_of.driving}"
+    if lookup.any_row:
+        how += "; any row of these is enough" + (" that fulfils the rest" if lookup.condition is not None else "")
     return f'{kind} table "{entry.target.name}" {how}; driven by {driving}'
 
 

@@ -1,22 +1,25 @@
 """The fast way of a stream–table join: equality keys become lookups, the rest SQL over what they give.
 
-So do subqueries that ask for one row of a table; what they give is then a column of the stage.
+So do subqueries that ask for a row of a table; what they give is then a column of the stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import pyarrow as pa
 from sqlglot import exp
 
+from velostream.model.expression import Call, Expression
 from velostream.model.schema import Schema
 from velostream.model.types import render_type
 from velostream.sql.asof import NearestRow, nearest_row
 from velostream.sql.functions import is_nondeterministic
 from velostream.sql.keytypes import expression_type, field_type, key_cast
-from velostream.sql.lookup_subqueries import as_table_subquery
+from velostream.sql.lookup_subqueries import TableSubquery, as_table_subquery
+from velostream.sql.lower_resolved import lowered
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
 from velostream.sql.outputs import expand_star
@@ -70,12 +73,19 @@ class _Joined:
     subquery: str = ""
     """What it is read by, if not by a join; the alias is then one of ours, and `shown` the query's."""
     shown: str = ""
+    any_row: bool = False
+    """Whether any one row is wanted that the equalities find and the condition lets pass."""
+    condition: Expression | None = None
 
 
 @dataclass(frozen=True)
 class _Equality:
     driving: exp.Expr
     column: str
+
+
+_Compared = dict[int, tuple[exp.Expr, _Equality]]
+"""Conditions, by identity, that are equalities with a column."""
 
 
 class _Planner:
@@ -122,6 +132,8 @@ class _Planner:
                     as_of.get(joined.prefix),
                     joined.shown or joined.alias,
                     joined.subquery,
+                    joined.any_row,
+                    joined.condition,
                 )
                 for (joined, outer, _), pairs in zip(lookups, keys, strict=True)
             ),
@@ -176,32 +188,58 @@ class _Planner:
 
     def _subquery(self, nested: exp.Query) -> tuple[_Joined, bool, list[_Equality]]:
         """The lookup that answers a subquery, which is replaced by what the lookup finds."""
-        refusal = _NoFastWay("a subquery reads a table, and not one row by its primary key")
         alias = f"subquery {len(self.joined)}"
         found = as_table_subquery(nested, scope=self.frame.scope, alias=alias)
         relation = input_of(found.table) if found is not None else None
         target = self.inputs[relation].target if relation in self.inputs else None
-        if found is None or relation is None or target is None or target.schema is None or target.store:
-            raise refusal
+        if found is None or relation is None or target is None or target.schema is None:
+            raise _NoFastWay("a subquery reads a table in a way that is no lookup")
         joined = _Joined(
             alias, relation, target.schema, self._prefix(), subquery=found.kind, shown=str(found.table.alias_or_name)
         )
         self.joined[alias] = joined
-        pairs: list[_Equality] = []
-        met: list[exp.Expr] = []
-        key = {name.lower() for name in target.schema.key}
+        # Keys of tables in stores aren't surely unique.
+        by_key = {} if target.store else self._compared(found, joined, columns=target.schema.key)
+        if by_key and len(by_key) == len(target.schema.key):
+            pairs, left = by_key, found.without(by_key)
+        else:
+            pairs, left = self._any_row(found, joined)
+        compared = [equality for _, equality in pairs.values()]
+        column = plain_column(compared[0].column)
+        set_origin(column, Origin(self.frame.scope, alias, compared[0].column))
+        found.place.replace(left.answer(column))
+        return joined, True, compared
+
+    def _compared(self, found: TableSubquery, joined: _Joined, *, columns: Sequence[str]) -> _Compared:
+        """Conditions that compare these columns, each one once, with what drives the lookup."""
+        wanted = {name.lower() for name in columns}
+        compared: _Compared = {}
         for condition in found.conditions:
             equality = self._equality(condition, joined)
-            taken = equality is None or any(pair.column == equality.column for pair in pairs)
-            if equality is not None and not taken and equality.column.lower() in key:
-                pairs.append(equality)
-                met.append(condition)
-        if not key or len(pairs) < len(key):
-            raise refusal
-        column = plain_column(pairs[0].column)
-        set_origin(column, Origin(self.frame.scope, alias, pairs[0].column))
-        found.place.replace(found.without(met).answer(column))
-        return joined, True, pairs
+            if equality is not None and equality.column.lower() in wanted:
+                wanted.remove(equality.column.lower())
+                compared[id(condition)] = condition, equality
+        return compared
+
+    def _any_row(self, found: TableSubquery, joined: _Joined) -> tuple[_Compared, TableSubquery]:
+        """What finds the rows of which there may be several, any of which is enough; and what is left to be asked."""
+        if found.value is not None:
+            raise _NoFastWay("a scalar subquery reads a table, and not one row by its primary key")
+        pairs = self._compared(found, joined, columns=joined.schema.names)
+        if not pairs:
+            raise _NoFastWay("a subquery reads a table, and compares no column of it for equality with the stream")
+        rest = found.without(pairs).conditions
+        conditions = [lowered(one, joined.schema) if self._is_about(one, joined) else None for one in rest]
+        known = [one for one in conditions if one is not None]
+        if len(known) < len(rest):
+            raise _NoFastWay("a subquery reads a table, with a condition that only Spark can evaluate for its rows")
+        joined.any_row = True
+        joined.condition = reduce(lambda left, right: Call("and", (left, right)), known) if known else None
+        return pairs, replace(found, conditions=())
+
+    def _is_about(self, condition: exp.Expr, joined: _Joined) -> bool:
+        origins = [origin_of(column) for column in condition.find_all(exp.Column)]
+        return all(origin is not None and origin.source == joined.alias for origin in origins)
 
     def _admit(self, item: exp.Expr, *, driving: bool) -> _Joined:
         relation = input_of(item)

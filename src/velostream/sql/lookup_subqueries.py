@@ -1,11 +1,13 @@
-"""Subqueries that ask one table of ours about one row, found by its primary key: they can be lookups.
+"""Subqueries that ask one table about a row, found by columns that equal the stream's: they can be lookups.
 
-There is at most one such row, so EXISTS and IN ask whether it is there and passes, and a scalar subquery is its value
-or NULL. A lookup that keeps the stream's rows answers all of them, wherever in the query they stand.
+By the primary key there is at most one such row, so EXISTS and IN ask whether it is there and passes, and a scalar
+subquery is its value or NULL. By other columns EXISTS and IN are content with any row that passes. A lookup that keeps
+the stream's rows answers all of them, wherever in the query they stand.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -33,9 +35,9 @@ class TableSubquery:
     value: exp.Expr | None
     """Of a scalar subquery: what it gives."""
 
-    def without(self, met: list[exp.Expr]) -> TableSubquery:
-        """The same where the lookup sees to these conditions."""
-        return replace(self, conditions=tuple(one for one in self.conditions if not any(one is key for key in met)))
+    def without(self, met: Collection[int]) -> TableSubquery:
+        """The same where the lookup sees to conditions, given by identity."""
+        return replace(self, conditions=tuple(one for one in self.conditions if id(one) not in met))
 
     def answer(self, key: exp.Expr) -> exp.Expr:
         """Its answer, by a column of the table that is NULL exactly where there is no row."""

@@ -10,7 +10,8 @@ from velostream.model.expression import Call, ColumnRef, Expression, Literal, co
 from velostream.model.schema import Schema
 from velostream.sql.grouping import bare_item, group_expressions, grouping_construct
 from velostream.sql.lower import NotLowerable, lower
-from velostream.sql.naming import identifier, output_name
+from velostream.sql.lower_resolved import unqualified
+from velostream.sql.naming import output_name
 from velostream.sql.outputs import expand_star
 from velostream.sql.parentheses import without_parentheses
 from velostream.sql.plan import AggregateFunction, Input, Item, Order, PassthroughPlan, Relation, RelationKind
@@ -208,18 +209,3 @@ def _fixed_column(condition: Expression) -> str | None:
 def _is_ordered(type_: pa.DataType) -> bool:
     """Whether every store orders and compares the type as Spark does; not so floats (NaN, -0.0) and nested types."""
     return not (pa.types.is_floating(type_) or pa.types.is_nested(type_) or pa.types.is_null(type_))
-
-
-def unqualified(condition: exp.Expr) -> exp.Expr:
-    """A copy whose columns go by their stored names alone."""
-
-    def bare(node: exp.Expr) -> exp.Expr:
-        origin = origin_of(node) if isinstance(node, exp.Column) else None
-        if origin is None:
-            return node
-        column: exp.Expr = exp.Column(this=identifier(origin.column))
-        for name in origin.fields:
-            column = exp.Dot(this=column, expression=identifier(name))
-        return column
-
-    return condition.copy().transform(bare, copy=False)

@@ -143,7 +143,11 @@ class Lookup:
     alias: str = ""
     """What the query calls the table there; one that is joined twice has two."""
     subquery: str = ""
-    """What asks for the row if it is no join: EXISTS, IN or a scalar subquery. Such a lookup is outer, by the key."""
+    """What asks for the row if it is no join: EXISTS, IN or a scalar subquery. Such a lookup is outer."""
+    any_row: bool = False
+    """Whether it asks for any one of the rows that the key finds."""
+    condition: Expression | None = None
+    """What a row must fulfil to be that one, over columns of the table."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from velostream.errors import SqlError
+from velostream.model.expression import Call, ColumnRef, Literal
 from velostream.model.schema import Schema
 from velostream.sql.plan import AsOf, KeyPair, Lookup, MapPlan, RelationKind, Stages
 
@@ -231,6 +233,20 @@ def test_a_subquery_about_one_row_is_a_lookup(stages, text, kind, sql):  # B35
     assert found.sql == sql
 
 
+def test_a_subquery_that_any_row_answers_is_a_lookup_by_all_that_is_equal(stages):  # B35
+    text = "SELECT o.id FROM orders o WHERE NOT EXISTS (SELECT 1 FROM stock s WHERE s.sku = o.sku AND s.n > 2 + 1)"
+    found = stages(text)
+    (lookup,) = found.lookups
+    assert (lookup.subquery, lookup.outer, lookup.access, lookup.any_row) == ("EXISTS", True, "index", True)
+    assert lookup.keys == (KeyPair("`sku`", "sku"),)
+    assert lookup.condition == Call(">", (ColumnRef("n"), Literal(3, pa.int32())))
+    assert lookup.columns == ("sku",)
+    assert found.sql == "SELECT stage.`id` AS `id` FROM stage WHERE NOT (NOT stage.`l0_sku` IS NULL)"
+    (lookup,) = stages("SELECT id FROM orders WHERE user_id IN (SELECT a FROM bag)").lookups
+    assert (lookup.subquery, lookup.any_row, lookup.condition) == ("IN", True, None)
+    assert [pair.column for pair in lookup.keys] == ["a"]
+
+
 def test_subqueries_stand_beside_joins_and_may_call_their_table_the_same(stages):  # B35
     found = stages(
         "SELECT p.price FROM orders o JOIN prices p ON o.sku = p.sku WHERE EXISTS "
@@ -264,8 +280,8 @@ def test_subqueries_stand_beside_joins_and_may_call_their_table_the_same(stages)
         ("SELECT o.id FROM orders o NATURAL JOIN prices p", "NATURAL JOIN"),
         ("SELECT o.id FROM prices p JOIN stock s ON p.sku = s.sku JOIN orders o ON o.sku = s.sku", "each other"),
         ("SELECT id FROM orders WHERE sku NOT IN (SELECT sku FROM prices)", "a subquery reads a table"),
-        ("SELECT id FROM orders WHERE sku IN (SELECT sku FROM stock)", "a subquery reads a table"),
-        ("SELECT id FROM orders WHERE user_id IN (SELECT a FROM bag)", "a subquery reads a table"),
+        ("SELECT id, (SELECT n FROM stock s WHERE s.sku = o.sku) AS n FROM orders o", "one row by its primary key"),
+        ("SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM bag WHERE b = sku AND a > o.id)", "only Spark can"),
         ("SELECT id, sku IN (SELECT sku FROM prices) AS known FROM orders", "a subquery reads a table"),
         ("SELECT id FROM orders WHERE sku IN (SELECT sku FROM prices LIMIT 1)", "a subquery reads a table"),
         ("SELECT id FROM orders WHERE EXISTS (SELECT 1 FROM prices WHERE price > 1)", "a subquery reads a table"),
