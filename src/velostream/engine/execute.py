@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from velostream.engine.catalog import Entry
-from velostream.engine.options import query_options
+from velostream.engine.options import is_realtime, query_options
 from velostream.engine.pending import PendingTransactions
 from velostream.engine.pulling import Puller
+from velostream.engine.realtime.job import EXPLAINED
 from velostream.engine.refreshing import Refresher
 from velostream.engine.result import Result, rows_of
 from velostream.engine.settings import apply_setting
@@ -213,12 +214,15 @@ class Executor:
         query = getattr(inner, "query", None)
         if not isinstance(query, st.Query):
             return Result.rows(["property", "value"], [("statement", inner.kind), ("strategy", "executed directly")])
-        plan, _ = self._launcher.binder.plan(
-            query,
-            options=getattr(inner, "options", ()),
-            text=inner.text,
-            continuous=not isinstance(inner, st.Select),
+        options: tuple[st.OptionValue, ...] = getattr(inner, "options", ())
+        plan, lens = self._launcher.binder.plan(
+            query, options=options, text=inner.text, continuous=not isinstance(inner, st.Select)
         )
+        if is_realtime(options):
+            # Says why not, if it can't be.
+            self._launcher.check_realtime(plan, lens, getattr(inner, "target", None))
+            rows = [*explain_rows(plan, extended=statement.extended), *EXPLAINED]
+            return Result.rows(["property", "value"], rows)
         rows = [*explain_rows(plan, extended=statement.extended), *self._puller.pushed_down(plan)]
         return Result.rows(["property", "value"], rows)
 

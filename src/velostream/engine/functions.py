@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -137,6 +137,10 @@ class Functions:
     def aggregates(self) -> frozenset[str]:
         """The names of aggregates, in small letters, those that only an earlier run has registered among them."""
         return frozenset(name for name, kind in self._remembered.items() if kind == FunctionKind.AGGREGATE)
+
+    def names(self) -> Collection[str]:
+        """The names of all, in small letters, those that only an earlier run has registered among them."""
+        return self._remembered.keys()
 
     def missing_in(self, *texts: str) -> str | None:
         """The name of a function that one of the SQL texts calls, and that only an earlier run has registered."""

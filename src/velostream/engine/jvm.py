@@ -112,7 +112,8 @@ class SparkJvm:
     `home` is the JVM's own scratch folder: its temporary files, shuffle files and warehouse go there, never into
     the working directory. The JVM must be told to remove it when it ends (`SparkRuntime` does), because it may
     outlive us by a moment. `inherit` are file descriptors the JVM keeps open as long as it lives: a lock among
-    them stays held until it is gone, unless it is explicitly unlocked. With `archive_to` the JVM writes the classes
+    them stays held until it is gone, unless it is explicitly unlocked. `jars` are on the class path behind Spark's own,
+    where they leave the class archive valid. With `archive_to` the JVM writes the classes
     it has loaded there when it is stopped (see archive.py), which takes it a quarter of a minute.
     """
 
@@ -124,9 +125,11 @@ class SparkJvm:
         settings: Mapping[str, str],
         log_directory: Path,
         inherit: Sequence[int] = (),
+        jars: Sequence[Path] = (),
         archive_to: ClassArchive | None = None,
     ) -> None:
         self.home = home
+        self._jars = jars
         self._stop_timeout_seconds = _STOP_TIMEOUT_SECONDS if archive_to is None else _ARCHIVING_STOP_TIMEOUT_SECONDS
         self.log_file = log_directory / "spark.log"
         self._error_file = log_directory / "spark.err"
@@ -158,6 +161,7 @@ class SparkJvm:
         logging = self._private_file("log4j2.properties", _LOGGING.format(path=_escaped(str(self.log_file))))
         spark = spark_home()
         class_path = [*filter(None, [settings.get("spark.driver.extraClassPath")]), str(spark / "jars" / "*")]
+        class_path += map(str, self._jars)
         command = [
             str(java.path),
             *_runtime_options(settings),

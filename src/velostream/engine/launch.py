@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -47,8 +47,10 @@ from velostream.engine.maintain.windows import (
     Windowing,
     kept_rows_schema,
 )
-from velostream.engine.options import query_options
+from velostream.engine.options import is_realtime, query_options
 from velostream.engine.planning import definition_of
+from velostream.engine.realtime.job import job_of, refuse_plan, refuse_source
+from velostream.engine.realtime.runner import RealtimeRunner
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.status import State
 from velostream.errors import StateError, present
@@ -63,7 +65,9 @@ from velostream.tables.memory.sequence import Part
 from velostream.tables.memory.table import MemoryTable
 
 if TYPE_CHECKING:
+    from velostream.engine.planning import Lens
     from velostream.engine.query import Runner
+    from velostream.sql.plan import QueryPlan
     from velostream.sql.statements import OptionValue, SourceRef
 
 
@@ -287,7 +291,9 @@ class Launcher:
         self, entry: Entry, bound: BoundQuery, given: tuple[OptionValue, ...], target: Entry | SourceRef
     ) -> list[Entry]:
         """A continuous INSERT INTO a table, a memory feed or a sink."""
-        options = query_options(given)
+        options = query_options(given, realtime=True)
+        if is_realtime(given):
+            return self._launch_realtime(entry, bound, given, target)
         if bound.driving is None and not isinstance(target, Entry):
             return self._launch_outgoing(entry, bound, given, target)
         tables = self.attach_tables(bound)
@@ -311,6 +317,30 @@ class Launcher:
 
             self._run(self._ingest_runner(entry, bound, into_sink))
         return self._reads(bound, tables)
+
+    def check_realtime(self, plan: QueryPlan, lens: Lens, target: object) -> None:
+        """Raise `unsupported-trigger` for a query that Real-Time Mode can't run, and the reason; for EXPLAIN."""
+        refuse_plan(plan, target, self.context.functions.names())
+        driving = plan.inputs[0]
+        entry = None if driving.source is not None else self.context.catalog.find(driving.target.name)
+        if driving.source is not None:
+            refuse_source(self.book.open(self.book.spec(driving.source, driving.options)))
+        elif entry is not None:
+            refuse_source(self.book.open(lens.stream_spec(entry)))
+
+    def _launch_realtime(
+        self, entry: Entry, bound: BoundQuery, given: tuple[OptionValue, ...], target: Entry | SourceRef
+    ) -> list[Entry]:
+        """From topic to topic in a Spark of its own. Refused before anything is made, with the reason."""
+        refuse_plan(bound.plan, target, self.context.functions.names())
+        source = self.book.open(bound.driving_source[0])
+        refuse_source(source)
+        self.context.board(entry).warn(*source.warnings)
+        sink = self.book.open_sink(cast("SourceRef", target), given, bound.schema)
+        start = self._start_of(bound)
+        job = job_of(entry.name, bound, source, sink, start=start)
+        self._run(RealtimeRunner(self.context, entry, source=source, sink=sink, start=start, job=job))
+        return self._reads(bound, {})
 
     def _launch_outgoing(
         self, entry: Entry, bound: BoundQuery, given: tuple[OptionValue, ...], target: SourceRef

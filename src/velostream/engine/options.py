@@ -36,7 +36,7 @@ QUERY_OPTIONS = (
     Option("table.wait.timeout", "how long a query waits for the tables it reads", OptionType.DURATION, "5m"),
     Option("table.wait.on.timeout", "what happens then", OptionType.CHOICE, "fail", ("fail", "start")),
     Option("checkpoint", "folder of the state of an aggregate"),
-    Option("trigger", "when a query runs; there is no other way than as fast as it can"),
+    Option("trigger", "realtime: from topic to topic in Spark's Real-Time Mode; else as fast as it can"),
     Option(
         "join.missing",
         "what becomes of a stream's row when a lookup finds no row (default: nulls for LEFT, skip for INNER)",
@@ -101,33 +101,36 @@ def table_options(given: Iterable[OptionValue], *, text: str = "") -> tuple[Opti
     return (*_TABLE_OPTIONS, *own, *more)
 
 
-def query_options(given: Iterable[OptionValue], *, text: str = "") -> Options:
-    """Those of a statement's options that the engine itself reads, checked."""
+def query_options(given: Iterable[OptionValue], *, text: str = "", realtime: bool = False) -> Options:
+    """Those of a statement's options that the engine itself reads, checked; `realtime`: it may ask for that trigger."""
     values = tuple(given)
     known = (*table_options(values, text=text), *QUERY_OPTIONS)
     with pointing_at(values, text=text):
         options = Options({o.name: o.value for o in values if any(option.covers(o.name) for option in known)}, known)
-        _check_trigger(options.text("trigger"))
+        trigger = options.text("trigger")
+        if trigger is not None and not _is_realtime(trigger):
+            raise OptionError.value(
+                "trigger",
+                trigger,
+                expected="realtime, or nothing: a query runs as fast as it can, looking every poll.interval",
+            )
+        if trigger is not None and not realtime:
+            raise UnsupportedError(
+                "only what goes from topic to topic can be triggered in real time",
+                detail="Spark's Real-Time Mode writes into topics of Kafka alone",
+                hint="INSERT INTO kafka://… SELECT … FROM kafka://… WITH ('trigger' = 'realtime')",
+                code="unsupported-trigger",
+            )
         return options
 
 
-def _check_trigger(trigger: str | None) -> None:
-    """There is one way to run a query; who asks for another one is told why."""
-    if trigger is None:
-        return
-    if trigger.strip().lower() == "realtime":
-        raise UnsupportedError(
-            "a query can't be triggered in real time",
-            detail="Spark's Real-Time Mode needs Spark's own Kafka connector and runs without any stage in Python; "
-            "topics are read and written here by librdkafka, in Python",
-            hint="leave trigger out: a query runs as fast as it can, and looks for messages every poll.interval",
-            code="unsupported-trigger",
-        )
-    raise OptionError.value(
-        "trigger",
-        trigger,
-        expected="nothing: a query runs as fast as it can, and poll.interval says how often it looks",
-    )
+def is_realtime(given: Iterable[OptionValue]) -> bool:
+    """Whether a statement asks for Real-Time Mode."""
+    return any(one.name == "trigger" and _is_realtime(one.value) for one in given)
+
+
+def _is_realtime(trigger: str) -> bool:
+    return trigger.strip().lower() == "realtime"
 
 
 @contextmanager

@@ -187,7 +187,8 @@ class Puller:
 
     def wait_for_inputs(self, plan: QueryPlan, options: tuple[st.OptionValue, ...]) -> None:
         """The gate of a pull query: every table it reads has loaded."""
-        deadline = time.monotonic() + gate_policy(query_options(options)).timeout.total_seconds()
+        follows = any(one.target.kind is RelationKind.STREAM for one in plan.inputs)
+        deadline = time.monotonic() + gate_policy(query_options(options, realtime=follows)).timeout.total_seconds()
         for one in plan.inputs:
             entry = self._context.catalog.find(one.target.name) if one.source is None else None
             if entry is not None and entry.is_table:

