@@ -44,6 +44,7 @@ _SAMPLE_RECORDS = 10_000
 _ONE_BY_ONE = 512
 _ROWS_PER_TABLE = 50_000
 _BLOCK_BYTES = 1 << 23
+_MOST_DIGITS = 38
 _NAMES_PER_PATTERN = 40
 """The expression for many more would be larger than the regular expression library runs fast."""
 
@@ -126,7 +127,7 @@ class JsonLinesFormat(LineFormat):
         if not data.strip():
             return schema.arrow.empty_table()
         spelled = _spelling(data, schema)
-        if spelled is None or not valid_utf_8(data):
+        if spelled is None or not valid_utf_8(data) or _may_overflow(data, schema):
             return None
         readable = pa.schema(
             [pa.field(name, _read_as(column.type)) for name, column in zip(spelled, schema.columns, strict=True)]
@@ -147,6 +148,10 @@ class JsonLinesFormat(LineFormat):
                 )
                 for name, column in zip(spelled, schema.columns, strict=True)
             ]
+            for values in columns:
+                if _holds_decimals(values.type):
+                    # Arrow 26 doesn't look whether a whole number fits into a type of decimals.
+                    values.validate(full=True)
         except (pa.ArrowException, UnicodeDecodeError):
             return None
         if any(not c.nullable and values.null_count for c, values in zip(schema.columns, columns, strict=True)):
@@ -293,6 +298,32 @@ def _spelling(data: bytes, schema: Schema) -> list[str] | None:
     by_lower = {name.lower(): name for name in first}
     names = [name if name in first else by_lower.get(name.lower(), name) for name in schema.names]
     return names if len(set(names)) == len(names) else None
+
+
+def _may_overflow(data: bytes, schema: Schema) -> bool:
+    """Whether a whole number in the lines may have so many digits that Arrow 26 makes another one of it.
+
+    It multiplies by the scale within 128 bits; that a product has too many digits for its type is found out later.
+    """
+    scale = max((one.scale for one in _decimals(column.type for column in schema.columns)), default=0)
+    return scale > 0 and re.search(rb"[0-9]{%d}" % (_MOST_DIGITS - scale + 1), data) is not None
+
+
+def _decimals(types: Iterable[pa.DataType]) -> Iterator[pa.Decimal128Type]:
+    """The types of decimals whose values may overflow, within others too."""
+    for type_ in types:
+        if pa.types.is_decimal(type_) and type_.precision + type_.scale > _MOST_DIGITS:
+            yield type_
+        elif pa.types.is_struct(type_):
+            yield from _decimals(field.type for field in type_)
+        elif pa.types.is_list(type_):
+            yield from _decimals([type_.value_type])
+
+
+def _holds_decimals(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_holds_decimals(field.type) for field in type_)
+    return _holds_decimals(type_.value_type) if pa.types.is_list(type_) else pa.types.is_decimal(type_)
 
 
 def _field_names(fields: Iterable[pa.Field]) -> Iterator[str]:

@@ -203,3 +203,21 @@ def test_a_schema_that_is_none_is_refused(name, tmp_path):
             record_format(name, settings_of).infer(binary())
         assert caught.value.code == "unreadable-schema"
         assert caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad"),
+    [
+        ("DECIMAL(10,2)", "99999999", "999999999"),
+        ("DECIMAL(38,6)", "99999999999999999999999999999999", "12345678901234567890123456789012345"),
+        ("DECIMAL(30,18)", "999999999999", "9999999999999999999999"),
+        ("ARRAY<DECIMAL(4,2)>", "[99]", "[100]"),
+    ],
+)
+def test_whole_numbers_of_more_digits_than_a_decimal_has_are_bad_records(type_, good, bad):
+    format_ = record_format("json", FormatSettings())
+    reasons = []
+    records = pa.array([f'{{"x": {good}}}'.encode(), f'{{"x": {bad}}}'.encode()])
+    decoded = format_.decode(records, Schema.of(("x", type_)), lambda found: reasons.append(found.place))
+    assert decoded.rows.num_rows == 1
+    assert reasons == [1]
