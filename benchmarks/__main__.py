@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import enrich, lookup_scaling, maintain, sources, tables, ten_views
+from benchmarks import enrich, lookup_scaling, maintain, realtime, sources, tables, ten_views
 from benchmarks.harness import Measurement, save, show
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Measurement]]] = {
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Measurement]]] = {
     "maintain": maintain.run,
     "ten_views": ten_views.run,
     "sources": sources.run,
+    "realtime": realtime.run,
 }
 PARTS = {f"sources.{name}": part for name, part in sources.PARTS.items()}
 """Parts of benchmarks, which are run by themselves only when they are named."""

@@ -83,6 +83,7 @@ def test_doctor_finds_everything(velostream):
     assert answer.returncode == 0, answer.stdout
     for subject in ("python", "velostream", "java"):
         assert f"ok  {subject}" in answer.stdout
+    assert "kafka jars" in answer.stdout
 
 
 def test_doctor_names_what_is_missing_and_the_fix(velostream, tmp_path):

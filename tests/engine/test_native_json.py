@@ -10,7 +10,6 @@ import pytest
 
 from velostream.formats.base import FormatSettings
 from velostream.formats.registry import record_format
-from velostream.model.rows import json_text
 from velostream.model.schema import Column, Schema
 from velostream.sources.common import parse_columns
 from velostream.sql import native_json
@@ -26,14 +25,16 @@ CLEAR = {
     "small": ["127", "128", "-128", '"-129"'],
     "price": ["1.50", "1.555", "1.5000", "12345678.90", "123456789.00", "7", "-0.01", '"2.25"', '" 2.25 "', '"abc"',
               '"1.239"', '".5"', '"00012.30"', "true", "null", "{}", "[]", '"NaN"'],
-    "wide": ["12345678901234567890123456789012.123456", "0.0000001", "0.000001", "-1", "12345678901234567890123456789012345"],
+    "wide": ["12345678901234567890123456789012.123456", "0.0000001", "0.000001", "-1",
+             "12345678901234567890123456789012345"],
     "ok": ["true", "false", '"yes"', '"F"', "1", "0", "2", '"maybe"', "1.0", "null", "[]", '" true "'],
     "name": ['"a"', '"ü€😀"', '"\\u00fc\\n\\"q\\" \\\\ \\u0001"', "7", "true", "null", '""', '"null"', '" padded "'],
     "ratio": ["1", "1.5", "1e3", "-2.5E-3", '"1e2"', '" 4.5 "', '"x"', "true", "null", "[1]", "0.1", "123456789.125"],
     "day": ['"2024-02-29"', '"2023-02-29"', '" 2024-01-01 "', '"soon"', "true", "1.5", "null", '"9999-12-31"'],
     "at": ['"2024-02-29T10:20:30Z"', '"2024-02-29 10:20:30.123456"', '"2024-02-29T10:20:30.123456789+02:00"',
            '"2024-02-29"', '"2024-02-29T10:20"', '"2024-02-29T10:20:30+0530"', '"2024-02-29T10:20:30-05"',
-           '"2024-13-01"', '"1969-12-31T23:59:59.999999Z"', '"soon"', "1700000000", "true", "null", '"0001-01-01T00:00:00Z"'],
+           '"2024-13-01"', '"1969-12-31T23:59:59.999999Z"', '"soon"', "1700000000", "true", "null",
+           '"0001-01-01T00:00:00Z"'],
     "local": ['"2024-02-29T10:20:30"', '"2024-02-29 10:20:30.5"', "null", "5"],
     "place": ['{"lat": 1.5, "tags": ["a", null, "ü"]}', '{"LAT": 2}', "{}", "null", '"x"', "5", '{"lat": "far"}',
               '{"lat": 1, "tags": "a"}', '{"lat": null, "tags": []}', '{"lat": 1, "more": {"deep": [1]}}'],
@@ -136,12 +137,16 @@ def test_rows_are_written_as_the_format_writes_them(session):
         {
             "a": -5, "b": Decimal("1.5000"), "c": Decimal("0.000000000000000001"), "d": 'ü "q" \\ \n \x01 €', "e": True,
             "f": date(2024, 2, 29), "g": at, "h": at.replace(tzinfo=None, microsecond=120), "i": b"\x00\xff" * 60,
-            "j": [Decimal("1.10"), None], "k": {"x": None, "y z": at.replace(microsecond=1)}, "l": [("k\"", 1), ("", None)],
+            "j": [Decimal("1.10"), None], "k": {"x": None, "y z": at.replace(microsecond=1)},
+            "l": [('k"', 1), ("", None)],
             "m n": 0.1,
         },
         dict.fromkeys(schema.names),
-        {"a": 0, "b": Decimal(0), "c": Decimal("-0.1"), "d": "", "e": False, "f": date(1, 1, 1), "g": datetime(1, 1, 1, tzinfo=UTC),
-         "h": datetime(1969, 12, 31, 23, 59, 59, 999999), "i": b"", "j": [], "k": {"x": "", "y z": None}, "l": [], "m n": math.nan},
+        {
+            "a": 0, "b": Decimal(0), "c": Decimal("-0.1"), "d": "", "e": False, "f": date(1, 1, 1),
+            "g": datetime(1, 1, 1, tzinfo=UTC), "h": datetime.fromisoformat("1969-12-31T23:59:59.999999"), "i": b"",
+            "j": [], "k": {"x": "", "y z": None}, "l": [], "m n": math.nan,
+        },
     ]  # fmt: skip
     table = pa.Table.from_pylist(rows, schema.arrow)
     session.createDataFrame(table.append_column("n", pa.array(range(3)))).createOrReplaceTempView("written")
@@ -149,10 +154,9 @@ def test_rows_are_written_as_the_format_writes_them(session):
     found = [row["text"] for row in session.sql(f"SELECT {text} AS text FROM written ORDER BY n").toArrow().to_pylist()]
     expected = [value.decode() for value in record_format("json", FormatSettings()).encode(table).to_pylist()]
     assert found == expected
-    assert json_text({"a": 1}) == b'{"a":1}'
 
 
-@pytest.mark.parametrize("type_", ["BINARY", "MAP<STRING, INT>", "VARIANT", "INTERVAL DAY TO SECOND"])
+@pytest.mark.parametrize("type_", ["BINARY", "MAP<STRING, INT>"])
 def test_types_that_are_read_otherwise_are_named(type_):
     schema = Schema((Column("x", Schema.of(("x", type_)).columns[0].type),))
     with pytest.raises(native_json.CannotReadError, match='"x"'):

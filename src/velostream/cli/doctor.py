@@ -16,6 +16,7 @@ from pathlib import Path
 import velostream
 from velostream.engine.archive import build_archive, class_archive
 from velostream.engine.java import find_java
+from velostream.engine.realtime.connector import connector_folder, connector_jars
 from velostream.errors import VelostreamError
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([^'\"]+)['\"])?")
@@ -65,6 +66,7 @@ def findings(*, spark: bool, fix: bool) -> Iterator[Finding]:
     yield java
     if java.verdict is Verdict.OK:
         yield _archive(fix=fix)
+        yield _connector(fix=fix)
         if spark:
             yield _spark()
 
@@ -117,6 +119,24 @@ def _archive(*, fix: bool) -> Finding:
     if built is None:
         return Finding(subject, Verdict.OPTIONAL, "this Java can't build one; Spark works without")
     return Finding(subject, Verdict.OK, f"built in {time.monotonic() - started:.0f} s ({built.classes.parent})")
+
+
+def _connector(*, fix: bool) -> Finding:
+    """The jars of Spark's own connector, which only `'trigger' = 'realtime'` needs."""
+    subject = "kafka jars"
+    folder = connector_folder()
+    if folder.is_dir():
+        return Finding(subject, Verdict.OK, f"queries from topic to topic can run in real time ({folder})")
+    if not fix:
+        text = "not fetched; the first query with 'trigger' = 'realtime' does so"
+        return Finding(subject, Verdict.OPTIONAL, text, fix="velostream doctor --fix")
+    try:
+        connector_jars(lambda line: print(f"    {'':<14} {line}", flush=True))
+    except VelostreamError as error:
+        return Finding(subject, Verdict.OPTIONAL, f"{error.message}: {error.detail}", fix=error.hint)
+    except OSError as error:
+        return Finding(subject, Verdict.OPTIONAL, f"could not be kept: {error}", fix="set XDG_CACHE_HOME")
+    return Finding(subject, Verdict.OK, f"fetched ({folder})")
 
 
 def _spark() -> Finding:

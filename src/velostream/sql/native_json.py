@@ -329,7 +329,7 @@ def _text(sql: str, type_: pa.DataType, names: _Names) -> str:
         seconds = f"date_format({sql}, \"yyyy-MM-dd'T'HH:mm:ss\")"
         return f"concat('\"', {seconds}, {fraction}, '{zone}\"')"
     if pa.types.is_binary(type_):
-        return f"concat('\"', base64({sql}), '\"')"
+        return f"concat('\"', translate(base64({sql}), '\\r\\n', ''), '\"')"
     if pa.types.is_struct(type_):
         fields = ((field.name, f"{sql}.{_quoted(field.name)}", field.type) for field in type_)
         return f"CASE WHEN {sql} IS NOT NULL THEN {_object(fields)} END"
