@@ -21,9 +21,10 @@ from velostream.engine.jvm import spark_home
 from velostream.errors import Category, VelostreamError
 
 Tell = Callable[[str], None]
-"""Called with a line of progress."""
+"""Called with a line of progress, every few seconds; what it raises ends the work."""
 
 _REPORT_SECONDS = 3.0
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +105,26 @@ def run_watched(command: Sequence[str], *, what: str, folder: Path, tell: Tell) 
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # noqa: S603
         told_at = time.monotonic()
-        while True:
-            try:
-                result = process.wait(timeout=0.2)
-                break
-            except subprocess.TimeoutExpired:
+        try:
+            while (result := _result(process)) is None:
                 if time.monotonic() - told_at >= _REPORT_SECONDS:
                     told_at = time.monotonic()
                     tell(f"fetching {what}: {megabytes(folder)} MB so far")
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         if result == 0:
             return None
         output.seek(0)
         return output.read().strip()[-1000:] or f"ended with {result}"
+
+
+def _result(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(timeout=_LOOK_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def megabytes(folder: Path) -> int:

@@ -50,8 +50,10 @@ class Word(StrEnum):
     START = "start"
     """Start the query again; it has failed."""
     STOP = "stop"
+    SPARK = "spark"
+    """It has started; with the process id of the JVM."""
     STARTED = "started"
-    """Spark or the query; with the process id of the JVM."""
+    """The query runs."""
     PROGRESS = "progress"
     """A batch is over."""
     FAILED = "failed"
@@ -76,8 +78,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = Order(**json.loads(sys.stdin.readline()))
     words: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_listen, args=(words,), daemon=True).start()
-    home = new_home()
+    home, serving = new_home(), threading.Event()
+    threading.Thread(target=_listen, args=(words, home, serving), daemon=True).start()
     try:
         jvm = SparkJvm(
             find_java(),
@@ -97,7 +99,8 @@ def main() -> None:
     session = None
     try:
         session = connect_session(jvm)
-        _tell(Word.STARTED, jvm=jvm.identity.pid)
+        serving.set()
+        _tell(Word.SPARK, jvm=jvm.identity.pid)
         _serve(session, RealtimeJob.from_json(order.job), order.checkpoint, words)
     except VelostreamError as error:
         _tell(Word.FAILED, **_told(error))
@@ -113,9 +116,13 @@ _SETTINGS = {
 }
 
 
-def _listen(words: queue.Queue[str]) -> None:
+def _listen(words: queue.Queue[str], home: Path, serving: threading.Event) -> None:
     for line in sys.stdin:
         words.put(line.strip())
+        if line.strip() == Word.STOP and not serving.is_set():
+            # Nothing is lost, and Spark would take seconds to start.
+            shutil.rmtree(home, ignore_errors=True)
+            os._exit(0)
     # The connection's process is gone; without us the JVM ends by itself.
     os._exit(1)
 
@@ -132,6 +139,7 @@ def _serve(session: SparkSession, job: RealtimeJob, checkpoint: str, words: queu
         running = None
         try:
             running = start(session, job, checkpoint)
+            _tell(Word.STARTED)
             word = _watch(running, words)
         except Exception as error:  # noqa: BLE001 - whatever it is must be told to who runs the query
             _tell(Word.FAILED, **_told(failure(error, job)))

@@ -21,7 +21,16 @@ from velostream.engine.realtime.connector import connector_jars
 from velostream.engine.realtime.process import Order, Word, error_told
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
-from velostream.errors import Category, QueryError, SourceError, StateError, StoreError, VelostreamError, present
+from velostream.errors import (
+    Category,
+    ClosedError,
+    QueryError,
+    SourceError,
+    StateError,
+    StoreError,
+    VelostreamError,
+    present,
+)
 from velostream.model.change import Epoch
 from velostream.model.retry import RetryPolicy
 from velostream.tables.memory.sequence import Part
@@ -40,8 +49,8 @@ _STOP_SECONDS = 20.0
 _FEWEST_SLOTS = 16
 _MADE, _RUN = 0, 1
 """Epochs of a query, which are two in all: its positions are in Spark's checkpoint."""
-_SPARK_SETTINGS = ("spark.driver.memory", "spark.driver.extraJavaOptions")
-"""Settings of the connection that go for the Spark of such a query, too."""
+_SPARK_SETTINGS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.sql.")
+"""How settings of the connection begin that go for the Spark of such a query, too."""
 
 
 class RealtimeRunner(Runner):
@@ -74,6 +83,8 @@ class RealtimeRunner(Runner):
         self._idle_batch = -1
         """Of the last one in which nothing came."""
         self._ready_at: Offset | None = None
+        self._is_running = False
+        """Whether Spark runs the query, as far as it has told."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._process: _Process | None = None
@@ -130,7 +141,7 @@ class RealtimeRunner(Runner):
 
     def _trouble(self, error: VelostreamError) -> None:
         """What ends the query now: retried where that may help, else the end of it."""
-        if not error.category.retriable:
+        if isinstance(error, StateError) or not error.category.retriable:
             self.board.become(State.FAILED, error.message, error=error)
             return
         self._attempts += 1
@@ -162,7 +173,7 @@ class RealtimeRunner(Runner):
             checkpoint=str(checkpoint),
             logs=str(self.context.directory.folder("logs") / f"realtime-{self.entry.id}"),
             inherit=[self.context.directory.lock_descriptor],
-            settings={name: self.context.config[name] for name in _SPARK_SETTINGS if name in self.context.config},
+            settings={name: value for name, value in self.context.config.items() if name.startswith(_SPARK_SETTINGS)},
         )
         self._tell("Spark is starting")
         self._process = started = _Process(order)
@@ -181,10 +192,12 @@ class RealtimeRunner(Runner):
     def _hear(self, running: _Process, news: Mapping[str, Any]) -> None:
         match news["word"]:
             case Word.STARTED:
+                self._is_running = True
                 self._tell("the first batch is running")
             case Word.PROGRESS:
                 self._progress(news)
             case Word.FAILED:
+                self._is_running = False
                 error = error_told(news)
                 if error.category is not Category.DATA:
                     # The brokers know best what is wrong with them, or that a topic is gone.
@@ -225,7 +238,7 @@ class RealtimeRunner(Runner):
                 detail="Spark is started anew with a task for each",
                 category=Category.CONCURRENCY,
             )
-        if self.board.state in (State.DEGRADED, State.WAITING):
+        if self._is_running and self.board.state in (State.DEGRADED, State.WAITING):
             self.board.become(State.READY if self.board.was_ready else State.LOADING)
 
     def _latest(self) -> Offset:
@@ -251,13 +264,16 @@ class RealtimeRunner(Runner):
         self.context.sequence.commit(Part(epoch=Epoch(self.entry.id, epoch), position={"topic": topic["topic"]}))
 
     def _tell(self, line: str) -> None:
-        """How far the start is: on the board, and in the program's log."""
+        """How far the start is: on the board, and in the program's log. Raises when the query is to stop instead."""
+        if self._ending:
+            raise ClosedError(f'query "{self.entry.name}" is stopped')
         _LOG.info("%s: %s", self.entry.name, line)
         if self.board.state in (State.LOADING, State.WAITING):
             self.board.become(State.LOADING, line)
 
     def _end_process(self) -> None:
         running, self._process = self._process, None
+        self._is_running = False
         if running is not None:
             running.end()
 
