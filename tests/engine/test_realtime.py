@@ -35,7 +35,7 @@ def connection():
         yield connection
 
 
-def messages(url, count=None, *, seconds=60.0):
+def messages(url, count=None, *, seconds=120.0):
     """Keys, values and headers of the messages of a topic by partition: of the first so many, or of all there are."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
