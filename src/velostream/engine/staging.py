@@ -1,6 +1,8 @@
-"""Results on their way into a table: few rows come to the driver, many are put into the table's store by the workers.
+"""Results on their way into a table: few rows come to the driver, many are put aside by the workers.
 
-Which it is, each worker decides by its own share of the result, so that nothing is computed twice to find out.
+Into the table's store, which only has to be told of them, or into files from which they are committed in pieces (see
+`pieces`). Whether rows are few, each worker decides by its own share of the result, so that nothing is computed twice
+to find out.
 """
 
 from __future__ import annotations
@@ -31,10 +33,21 @@ if TYPE_CHECKING:
 Prepare = Callable[[pa.Table], tuple[pa.Table, Sequence[BadRecord]]]
 """Makes rows of a table of rows of a result, and sets aside those that can't be. Goes to the workers."""
 
-_FEWEST_ROWS, _FEWEST_BYTES = 100_000, 16 << 20
-"""Less than both of a worker's rows is sooner brought to the driver than written apart."""
-_MOST_ROWS, _MOST_BYTES = 500_000, 128 << 20
-"""As much as one of these is written before more is computed."""
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much of its share a worker has in hand."""
+
+    fewest_rows: int
+    fewest_bytes: int
+    """Less than both is brought to the driver."""
+    most_rows: int
+    most_bytes: int
+    """As much as one of these is put aside before more is computed."""
+
+
+_IN_STORES = Bounds(100_000, 16 << 20, 500_000, 128 << 20)
+"""A store is asked for every share, so that a few rows are sooner brought to the driver."""
 _ROWS, _STAGED, _REFUSED = "rows", "staged", "refused"
 _SHAPE = "kind STRING, content BINARY"
 
@@ -63,26 +76,44 @@ def gather(frame: DataFrame, table: Table, prepare: Prepare) -> Gathered:
     stager = table.stager()
     if stager is None:
         return Gathered.here(prepare(arrow_result(frame)))
-    schema = schema_of(frame).arrow
-    staging = frame.mapInArrow(_staged_by(stager, prepare, schema, WORKER_TOKEN), _SHAPE)
-    given = arrow_result(staging)
-    found: dict[str, list[bytes]] = {_ROWS: [], _STAGED: [], _REFUSED: []}
-    for kind, content in zip(given.column(0).to_pylist(), given.column(1).to_pylist(), strict=True):
-        found[kind].append(content)
-    few = [pa.ipc.open_stream(content).read_all() for content in found[_ROWS]]
+    shares, refused, schema = execute(frame, stager, prepare, _IN_STORES)
+    few = [share.rows for share in shares if share.rows is not None]
     rows = pa.concat_tables(few) if few else prepare(schema.empty_table())[0]
-    shares = [json.loads(content) for content in found[_STAGED]]
-    refused = [
-        BadRecord(raw.encode(), position, reason)
-        for content in found[_REFUSED]
-        for raw, position, reason in json.loads(content)
-    ]
-    staged = tuple(name for share in shares for name in share["names"])
-    return Gathered(rows, staged, refused, rows.num_rows + sum(share["rows"] for share in shares))
+    staged = tuple(name for share in shares for name in share.names)
+    return Gathered(rows, staged, refused, sum(share.count for share in shares))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one worker tells: rows, or the names of what it has put aside."""
+
+    count: int
+    rows: pa.Table | None = None
+    names: Sequence[str] = ()
+
+
+def execute(
+    frame: DataFrame, stager: RowStager, prepare: Prepare, bounds: Bounds
+) -> tuple[list[Share], list[BadRecord], pa.Schema]:
+    """Execute a frame, once: the shares of the result in its order, what was refused of it, and its columns."""
+    schema = schema_of(frame).arrow
+    given = arrow_result(frame.mapInArrow(_staged_by(stager, prepare, schema, bounds, WORKER_TOKEN), _SHAPE))
+    shares: list[Share] = []
+    refused: list[BadRecord] = []
+    for kind, content in zip(given.column(0).to_pylist(), given.column(1).to_pylist(), strict=True):
+        if kind == _ROWS:
+            rows = pa.ipc.open_stream(content).read_all()
+            shares.append(Share(rows.num_rows, rows))
+        elif kind == _STAGED:
+            told = json.loads(content)
+            shares.append(Share(told["rows"], names=told["names"]))
+        else:
+            refused += [BadRecord(raw.encode(), position, reason) for raw, position, reason in json.loads(content)]
+    return shares, refused, schema
 
 
 def _staged_by(
-    stager: RowStager, prepare: Prepare, schema: pa.Schema, token: str
+    stager: RowStager, prepare: Prepare, schema: pa.Schema, bounds: Bounds, token: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -90,7 +121,7 @@ def _staged_by(
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
         try:
-            yield from _shares(batches, stager, prepare, schema, part)
+            yield from _shares(batches, stager, prepare, schema, bounds, part)
         except VelostreamError as error:
             raise WorkerError(error, token=token) from error
 
@@ -98,7 +129,12 @@ def _staged_by(
 
 
 def _shares(
-    batches: Iterator[pa.RecordBatch], stager: RowStager, prepare: Prepare, schema: pa.Schema, part: int
+    batches: Iterator[pa.RecordBatch],
+    stager: RowStager,
+    prepare: Prepare,
+    schema: pa.Schema,
+    bounds: Bounds,
+    part: int,
 ) -> Iterator[pa.RecordBatch]:
     """What becomes of the rows of one worker's share."""
     waiting: list[pa.Table] = []
@@ -113,12 +149,12 @@ def _shares(
         waiting.append(rows)
         count += rows.num_rows
         size += rows.nbytes
-        if count >= _MOST_ROWS or size >= _MOST_BYTES:
+        if count >= bounds.most_rows or size >= bounds.most_bytes:
             yield _written(waiting, stager, part)
             waiting, count, size, is_many = [], 0, 0, True
     if not count:
         return
-    if is_many or count >= _FEWEST_ROWS or size >= _FEWEST_BYTES:
+    if is_many or count >= bounds.fewest_rows or size >= bounds.fewest_bytes:
         yield _written(waiting, stager, part)
     else:
         yield _told(_ROWS, _as_stream(pa.concat_tables(waiting)))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from velostream.engine.maintain.loading import is_loading
 from velostream.model.change import CHANGE, ChangeBatch
 
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
-    from velostream.tables.memory.sequence import Commit
+    from velostream.tables.memory.sequence import Commit, Pin
     from velostream.tables.memory.table import MemoryTable
 
 
@@ -22,7 +23,7 @@ def subscribe(
     """The content at `since` (None: nothing, so the first batch is the whole table) turned into what it is now, and on.
 
     Each batch is the net change up to its version; a consumer that keeps the last version it has seen resumes there.
-    Ends when the connection closes or the table is dropped.
+    A load that is committed in pieces is one change. Ends when the connection closes or the table is dropped.
     """
     moved = threading.Event()
 
@@ -31,21 +32,15 @@ def subscribe(
             moved.set()
 
     unsubscribe = context.sequence.listen(on_commit)
-    pin = context.sequence.pin() if since is None else None
+    pin: Pin | None = None
+    position = since
     try:
-        if pin is not None:
-            first = content_of(table, pin.sequence)
-            position = pin.sequence
-            if first.arrow.num_rows:
-                yield first
-        else:
-            position = since or 0
         while alive():
-            version = table.version
-            if version > position:
-                held = context.sequence.pin()
-                batch = table.changes(position, held.sequence)
-                position = held.sequence
+            held = _pinned(context, table) if position is None or table.version > position else None
+            if held is not None:
+                newest = held.sequence
+                batch = content_of(table, newest) if position is None else table.changes(position, newest)
+                position = newest
                 if pin is not None:
                     pin.release()
                 pin = held
@@ -58,6 +53,17 @@ def subscribe(
         unsubscribe()
         if pin is not None:
             pin.release()
+
+
+def _pinned(context: EngineContext, table: MemoryTable) -> Pin | None:
+    """The present state, to be read; None while that is a part of a load."""
+    pin = context.sequence.pin()
+    known = context.sequence.writer(table.id)
+    if known is not None and (is_loading(known) or known.sequence > pin.sequence):
+        # What was committed since may have ended a load of which the pin has a part.
+        pin.release()
+        return None
+    return pin
 
 
 def content_of(table: MemoryTable, sequence: int) -> ChangeBatch:

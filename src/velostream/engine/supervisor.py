@@ -14,6 +14,8 @@ from velostream.engine.catalog import HIDDEN, Entry, EntryKind, Wish
 from velostream.engine.context import DEAD_LETTERS
 from velostream.engine.declared import fit_declared
 from velostream.engine.functions import calls
+from velostream.engine.maintain.loading import is_loading
+from velostream.engine.maintain.once import LOADS
 from velostream.engine.options import MEMORY, query_options, store_options
 from velostream.engine.relations import query_error
 from velostream.engine.status import State, StatusBoard
@@ -32,7 +34,7 @@ Hindrance = NoSchemaYetError | SourceError | StoreError
 """What a query may wait for to pass."""
 _WRITER_SUFFIXES = ("", ".state", ".intent")
 """An entry's own writers in the commit sequence: rows and positions, Spark's state, intended batches."""
-_FOLDERS = ("feeds", "checkpoints", "streams")
+_FOLDERS = ("feeds", "checkpoints", "streams", LOADS)
 """Folders in which an entry may have one of its own."""
 
 
@@ -190,7 +192,8 @@ class Supervisor:
         for entry in entries:
             board = self._context.board(entry)
             if entry.wish is not Wish.RUNNING:
-                if any(self._context.sequence.writer(entry.id + suffix) for suffix in _WRITER_SUFFIXES):
+                states = (self._context.sequence.writer(entry.id + suffix) for suffix in _WRITER_SUFFIXES)
+                if any(state is not None and not is_loading(state) for state in states):
                     board.recall_ready()
                 board.become(State.PAUSED if entry.wish is Wish.PAUSED else State.STOPPED)
             elif not entry.is_query and entry.store == MEMORY:

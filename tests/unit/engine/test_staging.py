@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -29,9 +30,12 @@ def without_negatives(rows: pa.Table):
     return rows.filter(pa.compute.greater_equal(rows.column(0), 0)), bad
 
 
-def shares(store: Kept, *batches: list[int]) -> list[tuple[str, object]]:
+FEW = staging.Bounds(fewest_rows=5, fewest_bytes=1 << 20, most_rows=8, most_bytes=1 << 20)
+
+
+def shares(store: Kept, *batches: list[int], bounds: staging.Bounds = FEW) -> list[tuple[str, object]]:
     given = iter(pa.record_batch([pa.array(batch, pa.int64())], schema=SCHEMA) for batch in batches)
-    told = [batch.to_pylist()[0] for batch in staging._shares(given, store, without_negatives, SCHEMA, 3)]
+    told = [batch.to_pylist()[0] for batch in staging._shares(given, store, without_negatives, SCHEMA, bounds, 3)]
     return [
         (one["kind"], pa.ipc.open_stream(one["content"]).read_all().column(0).to_pylist())
         if one["kind"] == "rows"
@@ -41,9 +45,7 @@ def shares(store: Kept, *batches: list[int]) -> list[tuple[str, object]]:
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Kept:
-    monkeypatch.setattr(staging, "_FEWEST_ROWS", 5)
-    monkeypatch.setattr(staging, "_MOST_ROWS", 8)
+def store() -> Kept:
     return Kept()
 
 
@@ -64,11 +66,10 @@ def test_more_are_put_there_bit_by_bit_and_so_is_the_rest(store):
     assert store.given == [(3, 8), (3, 1)]
 
 
-def test_few_but_large_rows_are_many(store, monkeypatch):
-    monkeypatch.setattr(staging, "_FEWEST_BYTES", 16)
-    assert shares(store, [1, 2])[0][0] == "staged"
-    monkeypatch.setattr(staging, "_MOST_BYTES", 8)
-    assert [share["rows"] for _, share in shares(store, [1], [2])] == [1, 1]
+def test_few_but_large_rows_are_many(store):
+    assert shares(store, [1, 2], bounds=replace(FEW, fewest_bytes=16))[0][0] == "staged"
+    larger = replace(FEW, fewest_bytes=16, most_bytes=8)
+    assert [share["rows"] for _, share in shares(store, [1], [2], bounds=larger)] == [1, 1]
 
 
 def test_refused_rows_are_told_apart(store):

@@ -3,8 +3,8 @@
 Sources that emit upserts or changes, and bounded sources that meet a live input, are folded here once for all
 statements that name them; what is built on them is then a view over a table.
 
-What a source holds at the start may be more than should be in memory at once, so it is committed in pieces. Until the
-last of them the position stays before the first, with a mark: after a crash the table is emptied and loaded anew.
+What a source holds at the start is committed in pieces, see `loading`. Until the last of them the position stays before
+the first.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from velostream.engine.catalog import EntryKind
 from velostream.engine.maintain.fold_writes import FoldWrites
+from velostream.engine.maintain.loading import MARK, ROWS_AT_ONCE, emptying, is_loading
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
 from velostream.errors import FurtherColumnsError, VelostreamError
-from velostream.model.change import Epoch, Mode, Write
+from velostream.model.change import Epoch, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Replay, Source
 from velostream.tables.memory.sequence import Part
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from velostream.model.schema import Schema
     from velostream.tables.base import Table
 
-ROWS_AT_ONCE = 100_000
-"""About how many rows one commit takes in, unless `max.rows.per.trigger` says otherwise."""
 _log = logging.getLogger(__name__)
 
 
@@ -79,8 +78,7 @@ class FoldRunner(Runner):
         if known is None and start is None:
             self._position = source.initial_offset()
         self._number = -1 if known is None else known.epoch
-        self._loading = known is not None and known.position.get("loading", False)
-        """Whether a load was begun that is not complete, of which the table holds rows."""
+        self._loading = is_loading(known)
         self._target: Offset = None
         self._has_target = False
         """What the source held at the start; ready when that is reached."""
@@ -246,12 +244,12 @@ class FoldRunner(Runner):
     ) -> None:
         table = self.context.table(self.entry.id)
         rows = found.rows
-        writes = [] if emptied else [Write(Mode.REPLACE, table.schema.arrow.empty_table())]
+        writes = [] if emptied else [emptying(table)]
         written = [(table, write) for write in [*writes, *found.take()]]
         written += [*self._beside(), *self.context.bad_record_writes(self.entry.name, self.source, bad)]
         bad.clear()
         epoch = Epoch(self.entry.id, self._number + 1)
-        form = {"offset": position} | ({"loading": True} if loading else {}) | self._remembered()
+        form = {"offset": position} | (MARK if loading else {}) | self._remembered()
         self.context.crash_point("fold.before-commit")
         self.context.sequence.commit(Part(writes=written, epoch=epoch, position=form))
         self.context.crash_point("fold.after-commit")

@@ -1,35 +1,47 @@
 """A view over bounded sources alone: read once, computed as a batch, never read again.
 
-Rows and offsets are one record, so until it is written nothing has happened: a load that loses its source or its store
-in the middle begins anew, for as long as that may help.
+All is read and computed before anything is committed, so a load that loses its source begins anew, for as long as that
+may help. What is committed is one record with the rows and the offsets. Into a table of ours many rows go in pieces
+(see `loading`), and what is set aside comes with the last of them.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from velostream.engine.declared import split_off_nulls
+from velostream.engine.maintain.loading import MARK, ROWS_AT_ONCE, emptying, is_loading
+from velostream.engine.pieces import gather_in_pieces
 from velostream.engine.query import Runner
 from velostream.engine.reading import Reading, read_range
 from velostream.engine.relations import query_error, run_sql
 from velostream.engine.staging import gather
 from velostream.engine.status import State
 from velostream.errors import FurtherColumnsError, SourceError, StoreError, VelostreamError
-from velostream.model.change import Epoch, Mode, Write
+from velostream.model.change import Epoch, JsonValue, Mode, Write
 from velostream.model.retry import RetryPolicy
-from velostream.sources.base import Offset, Source
+from velostream.sources.base import BadRecord, Offset, Source
 from velostream.tables.memory.sequence import Part
+from velostream.tables.memory.table import MemoryTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
+    from velostream.engine.staging import Prepare
     from velostream.model.schema import Schema
     from velostream.tables.base import Table
+
+LOADS = "loads"
+"""The folder of files with rows on their way into tables."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,7 @@ class BoundedInput:
 
 
 class OnceRunner(Runner):
-    """Reads its sources to their present end and commits the result with the offsets, as one record."""
+    """Reads its sources to their present end and commits the result with the offsets."""
 
     def __init__(self, context: EngineContext, entry: Entry, *, sql: str, inputs: Mapping[str, BoundedInput]) -> None:
         super().__init__(context, entry)
@@ -48,10 +60,15 @@ class OnceRunner(Runner):
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._retry = RetryPolicy.while_running()
+        given = [bounded.source.settings.integer("max.rows.per.trigger") for bounded in self._inputs.values()]
+        self._rows_at_once = min((most for most in given if most), default=ROWS_AT_ONCE)
+        self._files = context.directory.path / LOADS / entry.id
 
     def start(self) -> None:
         self._stopping.clear()
-        if self.context.sequence.writer(self.entry.id) is not None:
+        known = self.context.sequence.writer(self.entry.id)
+        if known is not None and not is_loading(known):
+            shutil.rmtree(self._files, ignore_errors=True)
             self.board.become(State.READY)
             return
         self.board.become(State.LOADING)
@@ -117,30 +134,84 @@ class OnceRunner(Runner):
         """Compute the result and commit it with where its sources end."""
         table = self.context.table(self.entry.id)
         schema = table.schema
-        gathered = gather(
-            run_sql(session, self._sql, {relation: reading.frame for relation, reading in readings.items()}),
-            table,
-            lambda rows: split_off_nulls(rows.rename_columns(list(schema.names)), schema),
-        )
+        frame = run_sql(session, self._sql, {relation: reading.frame for relation, reading in readings.items()})
+
+        def prepare(rows: pa.Table) -> tuple[pa.Table, Sequence[BadRecord]]:
+            return split_off_nulls(rows.rename_columns(list(schema.names)), schema)
+
+        if isinstance(table, MemoryTable):
+            is_complete = self._commit_in_pieces(frame, table, prepare, readings, dict(offsets))
+        else:
+            # Others see what is in a store, so it goes there as a whole.
+            gathered = gather(frame, table, prepare)
+            writes = [(table, gathered.write(_mode(table)))] if gathered.count else []
+            self._commit_part([*writes, *self._set_aside(gathered.refused, readings)], dict(offsets), gathered.count)
+            is_complete = True
+        if is_complete:
+            for bounded in self._inputs.values():
+                bounded.source.commit(offsets[bounded.source.spec.shown])
+                self.board.warn(*bounded.source.warnings)
+            self.board.become(State.READY)
+
+    def _commit_in_pieces(
+        self,
+        frame: DataFrame,
+        table: MemoryTable,
+        prepare: Prepare,
+        readings: Mapping[str, Reading],
+        position: dict[str, Offset],
+    ) -> bool:
+        """False when it was told to stop before the last piece."""
         writes: list[tuple[Table, Write]] = []
-        if gathered.refused:
-            letters = list(gathered.refused)
-            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, letters))
-        if gathered.count:
-            writes.append((table, gathered.write(Mode.UPSERT if schema.key else Mode.APPEND)))
+        if is_loading(self.context.sequence.writer(self.entry.id)):
+            writes.append((table, emptying(table)))
+        with self._folder() as folder:
+            pieces = gather_in_pieces(frame, folder, prepare, most_rows=self._rows_at_once)
+            beside = self._set_aside(pieces.refused, readings)
+            for piece in pieces:
+                if self._ended():
+                    return False
+                writes.append((table, Write(_mode(table), piece.rows)))
+                if piece.is_last:
+                    self._commit_part([*writes, *beside], position, piece.rows.num_rows)
+                else:
+                    self._commit_part(writes, MARK, piece.rows.num_rows)
+                writes = []
+            if not pieces.count:
+                self._commit_part([*writes, *beside], position, 0)
+        return True
+
+    def _set_aside(self, refused: Sequence[BadRecord], readings: Mapping[str, Reading]) -> list[tuple[Table, Write]]:
+        """What becomes of the records that give no row. Ask once, after all has been computed."""
+        writes: list[tuple[Table, Write]] = []
+        if refused:
+            writes.append(self.context.dead_letter_write(self.entry.name, self.entry.name, list(refused)))
         for relation, reading in readings.items():
             source = self._inputs[relation].source
             writes += self.context.bad_record_writes(self.entry.name, source, reading.bad_records())
+        return writes
+
+    def _commit_part(self, writes: Sequence[tuple[Table, Write]], position: JsonValue, rows: int) -> None:
+        known = self.context.sequence.writer(self.entry.id)
+        epoch = Epoch(self.entry.id, 0 if known is None else known.epoch + 1)
         self.context.crash_point("once.before-commit")
-        self.commit_when_possible(
-            Part(writes=writes, epoch=Epoch(self.entry.id, 0), position=dict(offsets)), stopping=self._stopping.is_set
-        )
+        self.commit_when_possible(Part(writes=writes, epoch=epoch, position=position), stopping=self._stopping.is_set)
         self.context.crash_point("once.after-commit")
-        for bounded in self._inputs.values():
-            bounded.source.commit(offsets[bounded.source.spec.shown])
-            self.board.warn(*bounded.source.warnings)
-        self.board.count(gathered.count)
-        self.board.become(State.READY)
+        self.board.count(rows)
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """An empty folder for a load; what an earlier one has left there is gone."""
+        shutil.rmtree(self._files, ignore_errors=True)
+        self._files.mkdir(parents=True)
+        try:
+            yield self._files
+        finally:
+            shutil.rmtree(self._files, ignore_errors=True)
+
+
+def _mode(table: Table) -> Mode:
+    return Mode.UPSERT if table.schema.key else Mode.APPEND
 
 
 def _may_pass(error: VelostreamError) -> bool:
