@@ -45,7 +45,6 @@ class LocalFiles:
                 f'rows on their way into a table can\'t be written to "{self.folder}"',
                 detail=error.strerror or str(error),
                 hint="it takes as much room as the rows that are loaded",
-                code="state-unwritable",
             ) from error
         return [name]
 
