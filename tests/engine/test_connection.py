@@ -107,6 +107,12 @@ def test_both_ways_of_a_subquery_give_the_same_and_explain_says_which():  # B35
         "(SELECT 1 FROM visits w WHERE w.id = e.id AND w.page IN ('b', 'c'))",
         "never": "SELECT e.v FROM memory://events e WHERE NOT EXISTS (SELECT 1 FROM visits w WHERE w.id = e.id)",
         "some": "SELECT e.v FROM memory://events e WHERE e.id IN (SELECT id FROM visits WHERE page RLIKE '(?<=x)a|b')",
+        "listed": "SELECT e.v FROM memory://events e WHERE (SELECT score FROM users u WHERE u.id = e.id) IN (10, 30) "
+        "OR (SELECT u.id FROM users u WHERE u.id = e.id) IN (SELECT id FROM visits WHERE page = 'a')",
+        "unpacked": "SELECT e.v FROM memory://events e WHERE EXISTS "
+        "(SELECT explode(CASE WHEN u.score > 10 THEN array(1, 2) ELSE array() END) FROM users u WHERE u.id = e.id)",
+        "numbered": "SELECT e.v, (SELECT row_number() OVER (ORDER BY u.score) FROM users u WHERE u.id = e.id) AS r "
+        "FROM memory://events e",
         "told": "SELECT e.v, EXISTS (SELECT 1 FROM users u WHERE u.id = e.id AND u.score > e.v) AS above, "
         "(SELECT name FROM users u WHERE u.id = e.id) AS name, "
         "(SELECT score + 1 FROM users u WHERE u.id = e.id) AS next, "
@@ -144,6 +150,9 @@ def test_both_ways_of_a_subquery_give_the_same_and_explain_says_which():  # B35
     assert answers["fast"]["there"] == [(11,), (15,), (30,)]
     assert answers["fast"]["absent"] == [(11,), (30,), (40,), (50,)]
     assert answers["fast"]["either"] == [(11,), (30,), (40,)]
+    assert answers["fast"]["listed"] == [(11,), (30,)]
+    assert answers["fast"]["unpacked"] == [(15,)]
+    assert answers["fast"]["numbered"] == [(11, 1), (15, 1), (30, 1), (40, None), (50, None)]
     assert answers["fast"]["visited"] == [(11,)]
     assert answers["fast"]["never"] == [(15,), (50,)]
     assert answers["fast"]["some"] == [(11,)]

@@ -328,9 +328,8 @@ class _Planner:
         cast = key_cast(given, wanted.type)
         if cast is None:
             shown = "a type only Spark can tell" if given is None else render_type(given)
-            raise _NoFastWay(
-                f'the key of "{joined.alias}" compares {shown} with {joined.alias}.{wanted.name} {wanted.sql_type}'
-            )
+            name = joined.shown or joined.alias
+            raise _NoFastWay(f'the key of "{name}" compares {shown} with {name}.{wanted.name} {wanted.sql_type}')
         expression = self._rewritten(equality.driving, qualifier=None)
         return KeyPair(cast.format(expression.sql(dialect="spark"), type=wanted.sql_type), wanted.name)
 
@@ -356,6 +355,8 @@ class _Planner:
         )
         if conditions:
             statement.set("where", exp.Where(this=exp.and_(*conditions, copy=False)))
+        if next(nested_queries(statement), None) is not None:
+            raise _NoFastWay("a subquery reads a table in a way that is no lookup")
         return statement.sql(dialect="spark")
 
     def _expanded(self, item: exp.Expr) -> list[exp.Expr]:

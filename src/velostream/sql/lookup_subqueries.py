@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from velostream.sql.functions import aggregate_calls, is_nondeterministic
+from velostream.sql.functions import aggregate_calls, is_generator, is_nondeterministic
 from velostream.sql.grouping import bare_item
 from velostream.sql.parentheses import conjuncts, without_parentheses
 from velostream.sql.rules.conditions import keeps_only_true
@@ -72,7 +72,7 @@ def as_table_subquery(nested: exp.Query, *, scope: int, alias: str) -> TableSubq
         conditions.append(exp.EQ(this=exp.paren(value), expression=exp.paren(place.this)))
         value = None
     parts = [*conditions, *([value] if value is not None else [])]
-    if any(is_nondeterministic(node) for part in parts for node in part.walk()):
+    if any(_is_of_more_than_a_row(node) for part in (*inner.expressions, *parts) for node in part.walk()):
         return None
     moved = [_moved(part, own, scope, alias) for part in parts]
     known = [part for part in moved if part is not None]
@@ -80,6 +80,11 @@ def as_table_subquery(nested: exp.Query, *, scope: int, alias: str) -> TableSubq
         return None
     count = len(conditions)
     return TableSubquery(kind, place, items[0], tuple(known[:count]), known[count] if value is not None else None)
+
+
+def _is_of_more_than_a_row(node: exp.Expr) -> bool:
+    """Whether a value is another one where the row stands among others, or is asked for again."""
+    return isinstance(node, exp.Window) or is_generator(node) or is_nondeterministic(node)
 
 
 def _place(nested: exp.Query, inner: exp.Select) -> tuple[exp.Expr | None, str, exp.Expr | None]:
@@ -90,7 +95,7 @@ def _place(nested: exp.Query, inner: exp.Select) -> tuple[exp.Expr | None, str, 
     if len(inner.expressions) != 1 or inner.expressions[0].is_star:
         return None, "", None
     item = bare_item(inner.expressions[0])
-    if isinstance(parent, exp.In):
+    if isinstance(parent, exp.In) and parent.args.get("query") is nested:
         # Elsewhere IN is unknown where NOT EXISTS is true, or has been rewritten already.
         plain = keeps_only_true(parent) and not isinstance(without_parentheses(parent.this), exp.Tuple)
         return (parent if plain else None), "IN", item

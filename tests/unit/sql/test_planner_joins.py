@@ -219,6 +219,11 @@ def test_a_prefix_never_meets_a_column_of_the_stream(shop, stages):
             "SELECT stage.`id` AS `id`, stage.`l0_price` AS price FROM stage",
         ),
         (
+            "SELECT o.id FROM orders o WHERE (SELECT p.price FROM prices p WHERE p.sku = o.sku) IN (1, 2)",
+            "scalar subquery",
+            "SELECT stage.`id` AS `id` FROM stage WHERE stage.`l0_price` IN (1, 2)",
+        ),
+        (
             "SELECT id, (SELECT max(price * 2) FROM prices p WHERE p.sku = o.sku) AS paid FROM orders o",
             "scalar subquery",
             "SELECT stage.`id`, CASE WHEN NOT stage.`l0_sku` IS NULL THEN stage.`l0_price` * 2 END AS paid FROM stage",
@@ -286,6 +291,14 @@ def test_subqueries_stand_beside_joins_and_may_call_their_table_the_same(stages)
         ("SELECT id FROM orders WHERE sku IN (SELECT sku FROM prices LIMIT 1)", "a subquery reads a table"),
         ("SELECT id FROM orders WHERE EXISTS (SELECT 1 FROM prices WHERE price > 1)", "a subquery reads a table"),
         ("SELECT o.id FROM orders o WHERE EXISTS (SELECT max(price) FROM prices p WHERE p.sku = o.sku)", "a subquery"),
+        ("SELECT id FROM orders WHERE sku IN (SELECT explode(array(sku)) FROM prices WHERE sku = sku)", "in a way"),
+        ("SELECT o.id FROM orders o WHERE EXISTS (SELECT explode(array()) FROM prices p WHERE p.sku = o.sku)", "in a"),
+        ("SELECT (SELECT rank() OVER (ORDER BY price) FROM prices p WHERE p.sku = o.sku) FROM orders o", "in a way"),
+        ("SELECT id FROM orders o WHERE (SELECT sum(n) FROM stock s WHERE s.sku = o.sku) IN (1, 2)", "in a way"),
+        (
+            "SELECT o.id FROM orders o WHERE o.user_id IN (SELECT b FROM bag)",
+            'the key of "bag" compares INT with bag.b',
+        ),
         ("SELECT o.id, (SELECT sum(price) FROM prices p WHERE p.sku = o.sku) AS m FROM orders o", "a subquery"),
         ("SELECT o.id, (SELECT count(*) FROM prices p WHERE p.sku = o.sku) AS m FROM orders o", "a subquery"),
         (
