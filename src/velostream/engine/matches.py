@@ -1,4 +1,4 @@
-"""Which of the rows that a key finds a lookup means: the nearest, any one that fulfils a condition, or none; in the workers."""
+"""Which of the rows that a key finds a lookup means: the nearest, any one that passes, or none; done in the workers."""
 
 from __future__ import annotations
 
