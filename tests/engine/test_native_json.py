@@ -61,13 +61,19 @@ WHOLE = [
 
 
 @pytest.fixture(scope="module")
-def read(session):
-    session.conf.set("spark.sql.variant.allowDuplicateKeys", "true")
+def own_session(session):
+    """Temporary views and settings of its own; other tests look at those of the session that they share."""
+    own = session.newSession()
+    own.conf.set("spark.sql.variant.allowDuplicateKeys", "true")
+    return own
 
+
+@pytest.fixture(scope="module")
+def read(own_session):
     def read(messages, schema):
         table = pa.table({"n": pa.array(range(len(messages))), "value": pa.array(messages, pa.binary())})
-        session.createDataFrame(table).createOrReplaceTempView("messages")
-        found = session.sql(
+        own_session.createDataFrame(table).createOrReplaceTempView("messages")
+        found = own_session.sql(
             f"SELECT n, r.* FROM messages LATERAL VIEW explode({native_json.records_of(schema, 'value')}) AS r"
         ).toArrow()
         return {row.pop("n"): row for row in found.to_pylist()}
@@ -126,7 +132,7 @@ def test_what_is_not_clear_is_said_not_guessed(read):
     assert not [row for row in ours(messages, COLUMNS).values() if row is None]
 
 
-def test_rows_are_written_as_the_format_writes_them(session):
+def test_rows_are_written_as_the_format_writes_them(own_session):
     schema = Schema.of(
         ("a", "BIGINT"), ("b", "DECIMAL(12,4)"), ("c", "DECIMAL(38,18)"), ("d", "STRING"), ("e", "BOOLEAN"),
         ("f", "DATE"), ("g", "TIMESTAMP"), ("h", "TIMESTAMP_NTZ"), ("i", "BINARY"), ("j", "ARRAY<DECIMAL(5,2)>"),
@@ -149,9 +155,11 @@ def test_rows_are_written_as_the_format_writes_them(session):
         },
     ]  # fmt: skip
     table = pa.Table.from_pylist(rows, schema.arrow)
-    session.createDataFrame(table.append_column("n", pa.array(range(3)))).createOrReplaceTempView("written")
+    own_session.createDataFrame(table.append_column("n", pa.array(range(3)))).createOrReplaceTempView("written")
     text = native_json.object_text([(c.name, f"`{c.name}`", c.type) for c in schema.columns])
-    found = [row["text"] for row in session.sql(f"SELECT {text} AS text FROM written ORDER BY n").toArrow().to_pylist()]
+    found = [
+        row["text"] for row in own_session.sql(f"SELECT {text} AS text FROM written ORDER BY n").toArrow().to_pylist()
+    ]
     expected = [value.decode() for value in record_format("json", FormatSettings()).encode(table).to_pylist()]
     assert found == expected
 
