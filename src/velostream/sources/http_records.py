@@ -102,7 +102,7 @@ class Body:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """How many records there are; of a malformed body, which `decode` tells of, it may be any number."""
         if self.elements is not None:
             return self.elements.count
         if self.lines is None:

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from velostream.errors import Category, OptionError, VelostreamError, render_text
+from velostream.errors import Category, OptionError, SourceError, VelostreamError, render_text
 from velostream.formats.base import FormatSettings
 from velostream.model.http import Answer, HttpAddress, without_parameters
 from velostream.model.schema import Schema
@@ -349,6 +349,20 @@ def test_a_list_of_objects_is_read_without_being_parsed_as_a_whole():
         {"id": 2, "price": Decimal("12.25")},
     ]
     assert (page.count, "document" in vars(page)) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['[{"id": [1}, {"id": 2]}]', '[{"id": 1]]', '[{"x": {"id": 1]}, {"id": 2}]', '[{"x": [{"id": 1}}], {"id": 2}]'],
+)
+def test_a_list_whose_brackets_do_not_pair_is_told_as_malformed_and_gives_no_rows(body):
+    answer = Answer(200, "http://a/b", "http://a/b", {"content-type": "application/json"}, body.encode())
+    page = Body(answer, RULES, page=1)
+    assert page.elements is not None
+    for read in (lambda: list(page.decode(Schema.of(("id", "BIGINT")), pytest.fail)), lambda: page.first_records(10)):
+        with pytest.raises(SourceError) as caught:
+            read()
+        assert caught.value.code == "unreadable-answer"
 
 
 def test_a_list_with_an_object_that_does_not_fit_is_parsed_and_loses_only_that():
