@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -263,6 +265,16 @@ def await_orphan(directory: Path, *, ours: Identity | None = None) -> None:
     while orphan != ours and orphan.alive:
         if time.monotonic() > deadline:
             raise StateError.locked(str(directory), holder=f"the Spark JVM {orphan.pid} of an earlier process")
+        time.sleep(_POLL_SECONDS)
+
+
+def end_orphan(jvm: Identity) -> None:
+    """Wait until the JVM of a process that has ended is gone, too; it is killed if it takes too long."""
+    deadline = time.monotonic() + _ORPHAN_TIMEOUT_SECONDS
+    while jvm.alive:
+        if time.monotonic() > deadline:
+            with suppress(ProcessLookupError):
+                os.kill(jvm.pid, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 
@@ -9,7 +10,15 @@ import pytest
 from velostream.engine import jvm as jvm_module
 from velostream.engine.archive import cache_directory, class_archive
 from velostream.engine.java import Java
-from velostream.engine.jvm import Identity, SparkJvm, await_orphan, default_heap_megabytes, new_home, record_user
+from velostream.engine.jvm import (
+    Identity,
+    SparkJvm,
+    await_orphan,
+    default_heap_megabytes,
+    end_orphan,
+    new_home,
+    record_user,
+)
 from velostream.errors import StateError, VelostreamError
 
 
@@ -36,6 +45,14 @@ def test_an_orphan_that_does_not_end_keeps_the_directory_closed(sleeper, tmp_pat
     with pytest.raises(StateError, match="is in use"):
         await_orphan(tmp_path)
     await_orphan(tmp_path, ours=Identity.of(sleeper.pid))
+
+
+def test_an_orphan_that_is_to_end_is_killed_when_it_does_not(sleeper, monkeypatch):
+    monkeypatch.setattr(jvm_module, "_ORPHAN_TIMEOUT_SECONDS", 0.2)
+    end_orphan(Identity(pid=sleeper.pid, started="another time"))
+    assert sleeper.poll() is None
+    end_orphan(Identity.of(sleeper.pid))
+    assert sleeper.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("content", ["", "no json", "[]", '{"pid": "x", "started": ""}'])

@@ -2,8 +2,9 @@
 
 A batch of Real-Time Mode holds a task of each partition for as long as it lasts, and would leave none for other queries
 of the connection; and PySpark knows one context per process. So such a query has a process. It reads lines of JSON
-from its standard input, first an `Order`, and writes lines of JSON about what happens to its standard output. It ends
-with the connection's process, by whatever means that one ends: the pipe closes, and so does the one to the JVM.
+from its standard input, first an `Order`, and writes lines of JSON about what happens to the pipe whose descriptor is
+its argument: what is printed, by whatever library, is no word of ours. It ends with the connection's process, by
+whatever means that one ends: the pipe closes, and so does the one to the JVM.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from __future__ import annotations
 import json
 import os
 import queue
-import re
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from velostream.engine.java import find_java
 from velostream.engine.jvm import SparkJvm, new_home
-from velostream.engine.realtime.job import BAD_RECORD, MESSAGES, RealtimeJob
-from velostream.engine.relations import query_error, run_sql
+from velostream.engine.realtime.failures import failure, form_of
+from velostream.engine.realtime.job import MESSAGES, RealtimeJob
+from velostream.engine.relations import run_sql
 from velostream.engine.spark import connect_session, default_settings, disconnect_session
-from velostream.errors import Category, QueryError, SourceError, UnsupportedError, VelostreamError
+from velostream.errors import VelostreamError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,12 +37,6 @@ if TYPE_CHECKING:
 BATCH = "5 seconds"
 """How long a batch of Real-Time Mode lasts, which is when positions are kept. Spark takes no less."""
 _LOOK_SECONDS = 0.1
-_BAD_RECORD = re.compile(rf"{BAD_RECORD} (\{{.*?\}}) {BAD_RECORD}", re.DOTALL)
-_KAFKA_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Exception|Error)\b")
-_REFUSED = re.compile("Authentication|Authorization|Security|Ssl")
-_AWAY = re.compile(
-    "Timeout|Disconnect|Network|NotLeader|Leader|Broker|Coordinator|Replica|NotEnough|Storage|Retriable|UnknownTopic"
-)
 
 
 class Word(StrEnum):
@@ -51,7 +46,7 @@ class Word(StrEnum):
     """Start the query again; it has failed."""
     STOP = "stop"
     SPARK = "spark"
-    """It has started; with the process id of the JVM."""
+    """It has started; with the identity of the JVM."""
     STARTED = "started"
     """The query runs."""
     PROGRESS = "progress"
@@ -76,6 +71,7 @@ class Order:
 def main() -> None:
     # Ctrl-C in a terminal reaches the whole foreground group; what it means is the connection's say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    out = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
     order = Order(**json.loads(sys.stdin.readline()))
     words: queue.Queue[str] = queue.Queue()
     home, serving = new_home(), threading.Event()
@@ -94,16 +90,16 @@ def main() -> None:
         )
     except VelostreamError as error:
         shutil.rmtree(home, ignore_errors=True)
-        _tell(Word.FAILED, **_told(error))
+        _tell(out, Word.FAILED, **form_of(error))
         return
     session = None
     try:
         session = connect_session(jvm)
         serving.set()
-        _tell(Word.SPARK, jvm=jvm.identity.pid)
-        _serve(session, RealtimeJob.from_json(order.job), order.checkpoint, words)
+        _tell(out, Word.SPARK, jvm=asdict(jvm.identity))
+        _serve(session, RealtimeJob.from_json(order.job), order.checkpoint, words, out)
     except VelostreamError as error:
-        _tell(Word.FAILED, **_told(error))
+        _tell(out, Word.FAILED, **form_of(error))
     finally:
         disconnect_session(jvm, session=session)
 
@@ -127,29 +123,29 @@ def _listen(words: queue.Queue[str], home: Path, serving: threading.Event) -> No
     os._exit(1)
 
 
-def _tell(word: Word, **more: object) -> None:
-    sys.stdout.write(json.dumps({"word": word, **more}) + "\n")
-    sys.stdout.flush()
+def _tell(out: TextIO, word: Word, **more: object) -> None:
+    out.write(json.dumps({"word": word, **more}) + "\n")
+    out.flush()
 
 
-def _serve(session: SparkSession, job: RealtimeJob, checkpoint: str, words: queue.Queue[str]) -> None:
+def _serve(session: SparkSession, job: RealtimeJob, checkpoint: str, words: queue.Queue[str], out: TextIO) -> None:
     """Run the query until it is to stop; what ends it otherwise is told, and it is started again when that is said."""
     word = Word.START.value
     while word != Word.STOP:
         running = None
         try:
             running = start(session, job, checkpoint)
-            _tell(Word.STARTED)
-            word = _watch(running, words)
+            _tell(out, Word.STARTED)
+            word = _watch(running, words, out)
         except Exception as error:  # noqa: BLE001 - whatever it is must be told to who runs the query
-            _tell(Word.FAILED, **_told(failure(error, job)))
+            _tell(out, Word.FAILED, **form_of(failure(error, job)))
             word = words.get()
         finally:
             if running is not None and running.isActive:
                 running.stop()
 
 
-def _watch(running: StreamingQuery, words: queue.Queue[str]) -> str:
+def _watch(running: StreamingQuery, words: queue.Queue[str], out: TextIO) -> str:
     """Tell each batch; gives what is said meanwhile. Raises what ends the query."""
     told = -1
     while True:
@@ -160,7 +156,7 @@ def _watch(running: StreamingQuery, words: queue.Queue[str]) -> str:
         if progress is not None and progress["batchId"] != told:
             told = progress["batchId"]
             sources = progress["sources"]
-            _tell(Word.PROGRESS, batch=told, rows=progress["numInputRows"], end=_end_of(sources[0]["endOffset"]))
+            _tell(out, Word.PROGRESS, batch=told, rows=progress["numInputRows"], end=_end_of(sources[0]["endOffset"]))
         try:
             return words.get(timeout=_LOOK_SECONDS)
         except queue.Empty:
@@ -194,69 +190,6 @@ def encoded(session: SparkSession, job: RealtimeJob, stream: DataFrame) -> DataF
     """The messages that a job makes of the rows of its stream."""
     rows = run_sql(session, job.sql, {job.relation: stream}).toDF(*(f"c{number}" for number in range(job.width)))
     return rows.selectExpr(*job.encoded)
-
-
-def failure(error: BaseException, job: RealtimeJob) -> VelostreamError:
-    """What ends the query, as one of our errors; its category says whether to try again."""
-    text = f"{error}\n{getattr(error, '_stackTrace', '') or ''}"
-    bad = _BAD_RECORD.search(text)
-    if bad is not None:
-        found = json.loads(bad[1])
-        kind, reason = found["reason"][:1], found["reason"][1:]
-        told = SourceError.bad_record(f"kafka://{job.reads['subscribe']}", position=found["position"], reason=reason)
-        told.hint = "WITH ('bad.records' = 'skip') leaves such records out"
-        if kind == "?":
-            told.detail = f"{reason}: a spelling that Spark reads otherwise"
-            told.hint = "leave trigger out: it is read without Real-Time Mode"
-        return told
-    if "KAFKA_DATA_LOSS" in text:
-        return SourceError(
-            f'kafka topic "{job.reads["subscribe"]}" no longer has records that were to be read',
-            detail=str(error).splitlines()[0],
-            hint="a longer retention.ms of the topic keeps more",
-            code="records-expired",
-            category=Category.DATA,
-        )
-    found_error = query_error(error, f'query "{job.name}" failed')
-    if "STREAMING_REAL_TIME_MODE" in text:
-        return UnsupportedError(
-            f'query "{job.name}" can\'t run in real time',
-            detail=found_error.detail or found_error.message,
-            hint="leave trigger out, and the query runs as fast as it can",
-            code="unsupported-trigger",
-        )
-    kafka = _KAFKA_ERROR.findall(text)
-    refused = next((name for name in kafka if _REFUSED.search(name)), None)
-    away = next((name for name in kafka if _AWAY.search(name)), None)
-    if refused is not None or away is not None:
-        return SourceError.unreachable(
-            "kafka",
-            where=job.reads["kafka.bootstrap.servers"],
-            reason=found_error.detail or found_error.message,
-            category=Category.AUTHENTICATION if refused is not None else Category.NETWORK,
-        )
-    return found_error
-
-
-def _told(error: VelostreamError) -> dict[str, Any]:
-    return {
-        "message": error.message,
-        "detail": error.detail,
-        "hint": error.hint,
-        "code": error.code,
-        "category": error.category.value,
-    }
-
-
-def error_told(form: Mapping[str, Any]) -> VelostreamError:
-    """The error that a process has told of."""
-    return QueryError(
-        form["message"],
-        detail=form["detail"],
-        hint=form["hint"],
-        code=form["code"],
-        category=Category(form["category"]),
-    )
 
 
 if __name__ == "__main__":

@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velostream.engine.jvm import Identity, end_orphan
 from velostream.engine.query import Runner
 from velostream.engine.realtime import process
 from velostream.engine.realtime.connector import connector_jars
-from velostream.engine.realtime.process import Order, Word, error_told
+from velostream.engine.realtime.failures import error_of
+from velostream.engine.realtime.process import Order, Word
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.errors import (
@@ -104,11 +107,16 @@ class RealtimeRunner(Runner):
 
     def drain(self, deadline: float) -> None:
         with self._asking:
+            self.board.raise_if_dead()
+            if self._ending:
+                return
             target = self._source.latest_offset(self._position)
         # What came in a batch that began after the call, and was idle, was all: a topic may end in a gap.
         idle_after = self._batches + 1
         while not self._source.reached(self._position, target) and self._idle_batch <= idle_after:
             self.board.raise_if_dead()
+            if self._ending:
+                return
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")
             self.board.wait_for_news(0.1)
@@ -132,7 +140,8 @@ class RealtimeRunner(Runner):
                         break
         finally:
             self._end_process()
-            self._source.close()
+            with self._asking:
+                self._source.close()
             self._sink.close()
 
     @property
@@ -198,7 +207,7 @@ class RealtimeRunner(Runner):
                 self._progress(news)
             case Word.FAILED:
                 self._is_running = False
-                error = error_told(news)
+                error = error_of(news)
                 if error.category is not Category.DATA:
                     # The brokers know best what is wrong with them, or that a topic is gone.
                     self._latest()
@@ -283,33 +292,44 @@ class _Process:
 
     def __init__(self, order: Order) -> None:
         self.slots = order.slots
-        self._jvm: int | None = None
+        self._jvm: Identity | None = None
+        self._is_lost = False
+        """Whether it says nothing any more."""
         logs = Path(order.logs)
         logs.mkdir(parents=True, exist_ok=True)
         self._errors = logs / "process.err"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", process.__name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=environment,
-                pass_fds=tuple(order.inherit),
-                start_new_session=True,
-                text=True,
-            )
+        heard, told = os.pipe()
+        try:
+            with self._errors.open("wb") as errors:
+                self._process = subprocess.Popen(  # noqa: S603
+                    [sys.executable, "-m", process.__name__, str(told)],
+                    stdin=subprocess.PIPE,
+                    stdout=errors,
+                    stderr=errors,
+                    env=environment,
+                    pass_fds=(told, *order.inherit),
+                    start_new_session=True,
+                    text=True,
+                )
+        except BaseException:
+            os.close(heard)
+            raise
+        finally:
+            # The process has the only one: the pipe ends when it does.
+            os.close(told)
         self._news: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(heard,), daemon=True)
+        self._listener.start()
         self._write(json.dumps(asdict(order)))
 
     @property
     def ids(self) -> Sequence[int]:
-        return [self._process.pid] if self._jvm is None else [self._process.pid, self._jvm]
+        return [self._process.pid] if self._jvm is None else [self._process.pid, self._jvm.pid]
 
     @property
     def ended(self) -> bool:
-        return self._process.poll() is not None
+        return self._is_lost or self._process.poll() is not None
 
     def say(self, word: Word) -> None:
         self._write(word.value)
@@ -321,8 +341,8 @@ class _Process:
         except queue.Empty:
             return None
         if found["word"] == "":
+            self._is_lost = True
             raise self._lost()
-        self._jvm = found.get("jvm", self._jvm)
         return found
 
     def end(self) -> None:
@@ -331,15 +351,14 @@ class _Process:
         try:
             self._process.wait(timeout=_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            # Its JVM reads a pipe that it holds, and ends by itself.
             self._process.kill()
             self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue
+        self._listener.join(_STOP_SECONDS)
+        if self._jvm is not None:
+            # It reads a pipe that the process held, and ends by itself; until then it may be busy with a batch.
+            end_orphan(self._jvm)
+        with suppress(BrokenPipeError):
+            present(self._process.stdin).close()
 
     def _write(self, line: str) -> None:
         try:
@@ -348,10 +367,24 @@ class _Process:
             # That it has ended is told by what it doesn't say.
             return
 
-    def _listen(self) -> None:
-        for line in present(self._process.stdout):
-            self._news.put(json.loads(line))
-        self._news.put({"word": ""})
+    def _listen(self, heard: int) -> None:
+        try:
+            with os.fdopen(heard, encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    self._heard(line)
+        finally:
+            self._news.put({"word": ""})
+
+    def _heard(self, line: str) -> None:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            # Such as the half of one, if it was killed meanwhile.
+            _LOG.warning("the process of a query in real time said %r", line)
+            return
+        if found["word"] == Word.SPARK:
+            self._jvm = Identity(**found["jvm"])
+        self._news.put(found)
 
     def _lost(self) -> VelostreamError:
         lines = self._errors.read_text(errors="replace").strip().splitlines()
