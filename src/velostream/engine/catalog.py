@@ -87,6 +87,8 @@ class Entry:
     starts: dict[str, JsonValue] = field(default_factory=dict)
     """Where sources that are read from their end on had it when the statement was made, by address; None where there
     was no such source yet. Filled in by planning, which is when that is found out."""
+    grows: bool = False
+    """Of a view: it gets the columns that its source gets (`schema.evolution` = `add`)."""
     followed: bool = False
     """Of a mirror: somebody has subscribed to the table and may come back, so it stays for as long as the table."""
 

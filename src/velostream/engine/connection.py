@@ -101,7 +101,8 @@ class Connection:
         self._book = SourceBook(directory)
         self._launcher = Launcher(self._context, self._book)
         self._supervisor = Supervisor(self._context, self._launcher)
-        self._context.further_columns = Growing(self._context, self._launcher, self._supervisor).begin
+        self._growing = Growing(self._context, self._launcher, self._supervisor)
+        self._context.further_columns = self._growing.begin
         definitions = Definitions(self._context, self._launcher, self._supervisor)
         self._executor = Executor(self._context, self._launcher, definitions, self._supervisor)
         self._shower = Shower(self._context)
@@ -253,7 +254,8 @@ class Connection:
         board = self._context.board(entry)
         while True:
             while entry.is_query and entry.id not in self._launcher.runners:
-                if self._is_at_rest(entry):
+                current = self._context.catalog.by_id(entry.id)
+                if current is None or self._is_at_rest(current):
                     return
                 board.raise_if_dead()
                 if time.monotonic() > deadline:
@@ -352,6 +354,7 @@ class Connection:
         self._context.closing.set()
         if self._resuming is not None:
             self._resuming.join(timeout=60)
+        self._growing.close()
         self._launcher.close()
         self._context.relations.close()
         self._context.replicas.close()

@@ -243,6 +243,7 @@ class IngestRunner(Runner):
         self._release = release
         self._ingest: Ingest | None = None
         self._consumer: Consumer | None = None
+        self._stopped = False
 
     def start(self) -> None:
         self.board.become(State.LOADING)
@@ -253,6 +254,7 @@ class IngestRunner(Runner):
         self._ingest, self._consumer = ingest, consumer
 
     def stop(self) -> None:
+        self._stopped = True
         if self._ingest is not None and self._consumer is not None:
             self._release(self._ingest, self._consumer)
             self._consumer.close()
@@ -263,9 +265,11 @@ class IngestRunner(Runner):
         return self._consumer
 
     def drain(self, deadline: float) -> None:
-        while self._ingest is None or self._consumer is None:
+        while (ingest := self._ingest) is None or (consumer := self._consumer) is None:
+            if self._stopped:
+                return
             self.board.raise_if_dead()
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not start in time")
             self.board.wait_for_news(0.1)
-        self._ingest.drain(self._consumer, deadline)
+        ingest.drain(consumer, deadline)

@@ -35,11 +35,6 @@ def table_identity(entry: Entry) -> str:
     return f"{_OF_TABLE}{entry.id}"
 
 
-def grows(entry: Entry) -> bool:
-    """Whether a table may get columns while it is there."""
-    return entry.kind is EntryKind.VIEW and "schema.evolution" in entry.sql.lower()
-
-
 class Growing:
     """Has statements take in columns. May be called from any thread."""
 
@@ -47,6 +42,8 @@ class Growing:
         self._context = context
         self._launcher = launcher
         self._supervisor = supervisor
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
 
     def begin(self, entry_ids: Sequence[str], error: FurtherColumnsError) -> None:
         """Have these go on with the columns that they lack. They stop by themselves, and are started anew soon.
@@ -54,9 +51,21 @@ class Growing:
         Returns at once: whoever calls this is a thread that is about to be ended.
         """
         columns = [Column(name, parse_type(type_)) for name, type_ in error.columns]
-        threading.Thread(
-            target=self._take, args=(list(entry_ids), columns), name="further columns", daemon=True
-        ).start()
+        with self._lock:
+            if self._context.closing.is_set():
+                return
+            thread = threading.Thread(
+                target=self._take, args=(list(entry_ids), columns), name="further columns", daemon=True
+            )
+            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+            thread.start()
+
+    def close(self) -> None:
+        """Wait for what has begun; when this returns, nothing is started any more. Called once `closing` is set."""
+        with self._lock:
+            threads = self._threads
+        for thread in threads:
+            thread.join(timeout=60)
 
     def _take(self, entry_ids: Sequence[str], columns: Sequence[Column]) -> None:
         catalog = self._context.catalog
@@ -75,6 +84,8 @@ class Growing:
                 catalog.swap((*views, *folds), *grown)
                 self._context.crash_point("growing.after-catalog")
                 for view in grown:
+                    if self._context.closing.is_set():
+                        return
                     if view.kind is EntryKind.VIEW and view.wish is Wish.RUNNING:
                         self._supervisor.start(view)
                         self._context.board(view).tally("columns added", len(columns))

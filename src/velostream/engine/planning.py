@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import CHANGERS, Entry, EntryKind
-from velostream.engine.growing import grows, table_identity
+from velostream.engine.growing import table_identity
 from velostream.engine.options import MEMORY, QUERY_OPTIONS, pointing_at, table_options
 from velostream.engine.sourcing import reference_of
 from velostream.errors import Category, OptionError, SourceError, present
@@ -90,7 +90,7 @@ class Lens:
 
     def _columns_known(self, entry: Entry, schema: Schema) -> Schema:
         """Those of a table; of one that gets columns while it is there, those that the statement was made with."""
-        if not grows(entry):
+        if not entry.grows:
             return schema
         identity = table_identity(entry)
         self.found[identity] = self._pinned.get(identity, schema)

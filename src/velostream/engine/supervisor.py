@@ -83,7 +83,7 @@ class Supervisor:
 
     def prepare(self, entry: Entry, statement: Create, bound: BoundQuery, *, replacing: Entry | None = None) -> Entry:
         """The entry with its columns, and its table made if it has one. Nothing runs yet."""
-        entry = replace(entry, schema=bound.schema, sources=found_columns(bound))
+        entry = replace(entry, schema=bound.schema, sources=found_columns(bound), grows=bound.grows)
         if bound.grows and entry.id in self._tables():
             self._context.sequence.add_columns(entry.id, bound.schema)
         elif entry.kind is EntryKind.VIEW:

@@ -20,6 +20,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from velostream.errors import Category, FurtherColumnsError, SourceError
+from velostream.model.change import may_be_added
 from velostream.model.conform import TimeRules
 from velostream.model.schema import Schema
 
@@ -78,6 +79,8 @@ class FormatSettings:
     """Whether a field that is no column makes its record a bad one; else it is left out."""
     add_further_fields: bool = False
     """Whether such a field is to become a column: its record is not decoded before it is one."""
+    system_columns: tuple[str, ...] = ()
+    """What the source calls columns of its own: no field becomes a column under one of these names."""
     compression: str | None = None
     """`gzip`, `zstd` and their like, `none`; None is by the file's name."""
     avro_schema: SchemaText = field(default_factory=SchemaText)
@@ -90,6 +93,10 @@ class FormatSettings:
     def text_rules(self) -> TimeRules:
         """How values are read out of JSON and CSV, which can hold bytes in base64 only."""
         return replace(self.times, bytes_in_base64=True)
+
+    def adds(self, name: str, schema: Schema) -> bool:
+        """Whether a field is to become a column that the schema lacks."""
+        return self.add_further_fields and may_be_added(name, schema, system=self.system_columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +193,13 @@ class WholeFormat(Format):
 
     def check_fields(self, path: Path, names: Iterable[str], schema: Schema) -> None:
         """`SourceError` for a file with a field that is no column, where such are refused or to be added."""
-        if not (self.settings.refuse_further_fields or self.settings.add_further_fields):
-            return
-        further = further_field(names, schema)
-        if further is None:
-            return
-        if self.settings.add_further_fields:
-            raise further_columns(self.infer([path]), schema)
-        raise SourceError.unexpected_field(f'file "{path}" has a field too many', detail=further)
+        added = [name for name in names if self.settings.adds(name, schema)]
+        if added:
+            found = self.infer([path])
+            raise further_columns(None if found is None else found.select(added), schema)
+        further = further_field(names, schema) if self.settings.refuse_further_fields else None
+        if further is not None:
+            raise SourceError.unexpected_field(f'file "{path}" has a field too many', detail=further)
 
     @abstractmethod
     def infer(self, paths: Sequence[Path]) -> Schema | None:

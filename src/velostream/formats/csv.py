@@ -104,10 +104,10 @@ class CsvFormat(LineFormat):
         names = preamble.names or schema.names
         if not data or not names:
             return schema.arrow.empty_table()
-        strict = self.settings.refuse_further_fields or self.settings.add_further_fields
-        further = further_field(names, schema) if strict else None
-        if further is not None and self.settings.add_further_fields:
-            raise further_columns(self.infer([Sample(preamble, data)]), schema)
+        lacking = self._lacking(data, names, schema)
+        if lacking is not None:
+            raise further_columns(lacking, schema)
+        further = further_field(names, schema) if self.settings.refuse_further_fields else None
         if further is not None:
             records = find_records(data, self.quote, final=True)
             for start, end in zip(records.starts.tolist(), records.ends.tolist(), strict=True):
@@ -120,6 +120,21 @@ class CsvFormat(LineFormat):
             if rows is not None:
                 return rows
         return self._read_carefully(data, found or find_records(data, self.quote, final=True), names, schema, reject)
+
+    def _lacking(self, data: bytes, names: tuple[str, ...], schema: Schema) -> Schema | None:
+        """The fields that are to become columns, of those that have a value in this data; None when there are none."""
+        added = [name for name in names if self.settings.adds(name, schema)]
+        if not added:
+            return None
+        texts, _ = self._read_texts(data, find_records(data, self.quote, final=True), names, _pass_over)
+        columns: list[Column] = []
+        for name in added:
+            values = texts[name]
+            if pc.any(pc.not_equal(pc.utf8_trim_whitespace(values), "")).as_py():
+                observed = ObservedType()
+                observe_texts(observed, values, times=self.settings.times)
+                columns.append(Column(name, observed.type()))
+        return Schema(tuple(columns)) if columns else None
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         out = io.BytesIO()
@@ -294,6 +309,10 @@ class CsvFormat(LineFormat):
 
 class _IrregularError(Exception):
     """A column that Arrow's reader can't give in its type."""
+
+
+def _pass_over(_: Rejected) -> None:
+    """For records that are looked at and decoded later: they are rejected then."""
 
 
 def _columns_by_name(names: tuple[str, ...], schema: Schema) -> list[tuple[Column, int | None]]:

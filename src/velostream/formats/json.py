@@ -36,7 +36,7 @@ from velostream.formats.inference import json_text_kinds
 from velostream.formats.lines import find_records, skipped_length
 from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
 from velostream.model.conform import ISO_IN_UTC, TimeRules, cast_column
-from velostream.model.inference import ObservedType
+from velostream.model.inference import ObservedType, is_empty, is_untyped
 from velostream.model.rows import json_text, records_to_arrow
 from velostream.model.schema import Column, Schema
 
@@ -66,12 +66,21 @@ class _FurtherFieldError(Exception):
 
 def _further_field(record: Mapping[str, Any], schema: Schema, settings: FormatSettings) -> str | None:
     """Why a record is bad for its fields; `_FurtherFieldError` when one of them is to become a column."""
-    if not (settings.refuse_further_fields or settings.add_further_fields):
-        return None
-    further = further_field(record, schema)
-    if further is not None and settings.add_further_fields:
+    if settings.add_further_fields and any(_values_beyond(record, schema, settings)):
         raise _FurtherFieldError
-    return further
+    return further_field(record, schema) if settings.refuse_further_fields else None
+
+
+def _lacking(records: Iterable[Mapping[str, Any]], schema: Schema, settings: FormatSettings) -> Schema | None:
+    """The fields that are to become columns, by their values; None when no record has one."""
+    if not settings.add_further_fields:
+        return None
+    return infer_records((dict(_values_beyond(record, schema, settings)) for record in records), settings.times)
+
+
+def _values_beyond(record: Mapping[str, Any], schema: Schema, settings: FormatSettings) -> Iterator[tuple[str, Any]]:
+    """The fields of a record that are to become columns. One without a value is none yet: it would stay STRING."""
+    return ((name, value) for name, value in record.items() if settings.adds(name, schema) and not is_empty(value))
 
 
 class JsonLinesFormat(LineFormat):
@@ -97,7 +106,7 @@ class JsonLinesFormat(LineFormat):
             tables = list(self._decode(data, 0, schema, reject))
         except _FurtherFieldError:
             parsed = (_parsed_or_none(line, "utf-8") for line in data.splitlines() if line.strip())
-            found = infer_records((record for record in parsed if record is not None), self.settings.times)
+            found = _lacking((record for record in parsed if record is not None), schema, self.settings)
             raise further_columns(found, schema) from None
         return pa.concat_tables(tables) if tables else schema.arrow.empty_table()
 
@@ -148,6 +157,8 @@ class JsonLinesFormat(LineFormat):
                 )
                 for name, column in zip(spelled, schema.columns, strict=True)
             ]
+            if self.settings.add_further_fields and self._goes_beyond(raw.schema, readable, schema):
+                return None
             for values in columns:
                 if _holds_decimals(values.type):
                     # Arrow 26 doesn't look whether a whole number fits into a type of decimals.
@@ -160,8 +171,15 @@ class JsonLinesFormat(LineFormat):
 
     @property
     def _on_further_field(self) -> str:
-        settings = self.settings
-        return "error" if settings.refuse_further_fields or settings.add_further_fields else "ignore"
+        if self.settings.add_further_fields:
+            return "infer"
+        return "error" if self.settings.refuse_further_fields else "ignore"
+
+    def _goes_beyond(self, found: pa.Schema, readable: pa.Schema, schema: Schema) -> bool:
+        """Whether lines have fields that are to become columns, or within a column some that it doesn't take."""
+        if any(found.field(field.name).type != field.type for field in readable):
+            return True
+        return any(self.settings.adds(field.name, schema) and not is_untyped(field.type) for field in found)
 
     def _read_one_by_one(self, data: bytes, ends: list[int], place: int, schema: Schema, reject: Reject) -> pa.Table:
         records: list[Mapping[str, Any]] = []
@@ -207,8 +225,9 @@ class JsonDocumentFormat(WholeFormat):
         if end <= start:
             return
         records = self._records(path)
-        if self.settings.add_further_fields:
-            self.check_fields(path, {name for one in records if isinstance(one, Mapping) for name in one}, schema)
+        lacking = _lacking((record for record in records if isinstance(record, Mapping)), schema, self.settings)
+        if lacking is not None:
+            raise further_columns(lacking, schema)
         for first in range(0, len(records), _ROWS_PER_TABLE):
             chunk = records[first : first + _ROWS_PER_TABLE]
             objects: list[tuple[int, Mapping[str, Any]]] = []

@@ -6,6 +6,7 @@ A source or sink that reads or writes records adds `RECORD_OPTIONS` to its own, 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 from velostream.formats.base import FormatSettings, RegistrySettings, SchemaText
@@ -74,11 +75,17 @@ _DIRECTIVES = {
 }
 
 
-def format_settings(options: Options, *, declared: Schema | None = None, subject: str | None = None) -> FormatSettings:
+def format_settings(
+    options: Options,
+    *,
+    declared: Schema | None = None,
+    subject: str | None = None,
+    system_columns: Iterable[str] = (),
+) -> FormatSettings:
     """What the options say; one that its kind doesn't know has its default.
 
     `declared` are the columns the statement declares. `subject` is what a writer's schema is called in the registry
-    unless the options name it.
+    unless the options name it. `system_columns` are the names of columns that the source can have by itself.
     """
     delimiter = options.text("delimiter") or ","
     quote = options.text("quote") if "quote" in options else QUOTE.default
@@ -92,6 +99,7 @@ def format_settings(options: Options, *, declared: Schema | None = None, subject
         times=TimeRules(options.text("timezone") or "UTC", strptime_pattern(options.text("timestamp.format"))),
         refuse_further_fields=options.text("schema.evolution") == "fail",
         add_further_fields=options.text("schema.evolution") == "add",
+        system_columns=tuple(system_columns),
         compression=options.text("compression"),
         avro_schema=_schema_text(options, "avro.schema"),
         protobuf_schema=_schema_text(options, "protobuf.schema"),

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from velostream.formats.base import Reject, Rejected, WholeFormat
 from velostream.formats.opening import unreadable
 from velostream.model.conform import conform
+from velostream.model.inference import is_untyped
 from velostream.model.rows import json_text
 from velostream.model.schema import Column, Schema
 
@@ -34,7 +35,7 @@ class ParquetFormat(WholeFormat):
 
     def decode(self, path: Path, start: int, end: int, schema: Schema, reject: Reject) -> Iterator[pa.Table]:
         with _open(path) as file:
-            self.check_fields(path, file.schema_arrow.names, schema)
+            self.check_fields(path, self._field_names(file), schema)
             wanted = {name.lower() for name in schema.names}
             columns = [name for name in file.schema_arrow.names if name.lower() in wanted]
             number = sum(file.metadata.row_group(group).num_rows for group in range(start))
@@ -49,6 +50,11 @@ class ParquetFormat(WholeFormat):
                     rows = _only_counted(file.metadata.row_group(group).num_rows)
                 yield conform(rows, schema, misfit, times=self.settings.times)
                 number += rows.num_rows
+
+    def _field_names(self, file: pq.ParquetFile) -> list[str]:
+        """Where fields are to become columns, without those that hold NULLs of no type: they have no value yet."""
+        adding = self.settings.add_further_fields
+        return [field.name for field in file.schema_arrow if not (adding and is_untyped(field.type))]
 
     def encode(self, rows: pa.Table, *, first: bool = True) -> bytes:
         out = io.BytesIO()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from velostream.model.schema import Schema
 
 CHANGE = "_change"
 """Name of the sign column of a change batch: int8, +1 the row is now there, -1 it is gone."""
@@ -19,6 +24,8 @@ UNCHANGED = "_unchanged"
 """Name of the column of upserts that don't tell all values: a list of the columns that keep the values they have, NULL
 where the record tells all. A tombstone with an empty list is the first half of a key's change: what the record after it
 keeps is of that row."""
+
+_OF_THE_ENGINE = (CHANGE, ORIGIN, UNCHANGED)
 
 JsonValue = Any
 """What `json.dumps` takes: an offset or a position."""
@@ -73,6 +80,14 @@ class ChangeBatch:
 
     version: int
     arrow: pa.Table
+
+
+def may_be_added(name: str, schema: Schema, *, system: Container[str] = ()) -> bool:
+    """Whether a field that comes later may become a column: it is none yet, and isn't called like a column of the
+    engine's own or one of the source's `system` columns, which would then be there twice.
+    """
+    lower = name.lower()
+    return schema.find(name) is None and lower not in _OF_THE_ENGINE and lower not in system
 
 
 def signed(rows: pa.Table, sign: int) -> pa.Table:

@@ -161,6 +161,24 @@ class ObservedType:
                 return Kind.TEXT
 
 
+def is_empty(value: Any) -> bool:
+    """Whether a value says nothing about its type: NULL, and a list or an object that holds nothing else."""
+    if isinstance(value, Mapping):
+        return all(map(is_empty, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_empty, value))
+    return value is None
+
+
+def is_untyped(type_: pa.DataType) -> bool:
+    """Whether Arrow found no type for any of the values: each of them is empty."""
+    if pa.types.is_struct(type_):
+        return all(is_untyped(field.type) for field in type_)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return is_untyped(type_.value_type)
+    return bool(pa.types.is_null(type_))
+
+
 def whole_digits(number: int) -> int:
     """Digits a whole number needs; at most 18 exactly when BIGINT surely holds it, 18 for all of BIGINT's range."""
     if -(2**63) <= number < 2**63:

@@ -6,7 +6,6 @@ import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
-from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 from velostream.errors import TableError
 from velostream.model.conform import ISO_IN_UTC, Reject, TimeRules, cast_column, conform, from_base64
 from velostream.model.duration import render_duration
-from velostream.model.inference import ObservedType
+from velostream.model.inference import ObservedType, is_empty, is_untyped
 from velostream.model.schema import Column, Schema
 from velostream.model.types import render_type
 
@@ -34,7 +33,7 @@ def rows_to_arrow(
     rows: Iterable[Mapping[str, Any]] | pa.Table | Any, schema: Schema | None = None, *, further: bool = False
 ) -> pa.Table:
     """Rows from Python as an Arrow table, of `schema` where given and else of the types the values show; with `further`
-    what the rows have beyond `schema` follows its columns.
+    what the rows have beyond `schema` follows its columns, as soon as it has a value.
 
     Takes dicts, Arrow tables and batches, pandas and Polars frames. Python strings stay STRING whatever they look
     like; a datetime without a zone is UTC. `TableError` names the first row that doesn't fit `schema`.
@@ -44,12 +43,20 @@ def rows_to_arrow(
         records = [_plain_record(row) for row in rows]
         target = schema or infer_schema(records)
         if further and schema is not None:
-            names = {name.lower(): name for name in chain.from_iterable(records) if schema.find(name) is None}.values()
-            target = _followed_by(schema, infer_schema([{name: row.get(name) for name in names} for row in records]))
+            spelled: dict[str, str] = {}
+            beyond = [
+                {
+                    spelled.setdefault(name.lower(), name): value
+                    for name, value in record.items()
+                    if schema.find(name) is None and not is_empty(value)
+                }
+                for record in records
+            ]
+            target = _followed_by(schema, infer_schema(beyond))
         return records_to_arrow(records, target, _refuse(target))
     target = schema or Schema.from_arrow(table.schema)
     if further and schema is not None:
-        target = _followed_by(schema, Schema.from_arrow(table.schema))
+        target = _followed_by(schema, Schema.from_arrow(pa.schema([f for f in table.schema if not is_untyped(f.type)])))
     return conform(table, target, _refuse(target))
 
 

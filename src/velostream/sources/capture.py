@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from velostream.errors import FurtherColumnsError, OptionError, SourceError, present
-from velostream.model.change import JsonValue
+from velostream.model.change import JsonValue, may_be_added
 from velostream.model.options import Option, Options, OptionType
 from velostream.sources.base import Emits, Offset, Partition, Replay, SourceCapabilities
 from velostream.sources.database import ReadingMode
@@ -79,7 +79,7 @@ class LogCapture(ReadingMode):
         """
         shown = self._tells_of.selection.shown
         found = sorted({*told} - {*schema.names, *left_out})
-        if found and self._on_columns == "add":
+        if self._on_columns == "add" and any(may_be_added(name, schema) for name in found):
             self.check_loaded(schema, anew=True)
         if found and self._on_columns == "fail":
             listed = ", ".join(f'"{name}"' for name in found)
@@ -96,7 +96,7 @@ class LogCapture(ReadingMode):
         if self._on_columns != "add":
             return
         columns = present(self._tells_of.discovered(anew=anew)).columns
-        further = [column for column in columns if schema.find(column.name) is None]
+        further = [column for column in columns if may_be_added(column.name, schema)]
         if further:
             raise FurtherColumnsError.of((column.name, column.sql_type) for column in further)
 

@@ -92,7 +92,12 @@ class KafkaSource(Source):
         self._from_latest, self.warnings = begins_at_latest(self.settings.text("auto.offset.reset"))
         self._committed = self.settings.text("isolation.level") != "read_uncommitted"
         self._declared = declared_columns(self.spec, self.settings.text("record.schema"))
-        settings = format_settings(self.settings, declared=self._declared, subject=f"{self._address.topic}-value")
+        settings = format_settings(
+            self.settings,
+            declared=self._declared,
+            subject=f"{self._address.topic}-value",
+            system_columns=OF_MESSAGES,
+        )
         self._format = record_format(self.settings.text("format") or "json", settings)
         if self.settings.text("changelog") == "changes" and not self._format.gives_changes:
             raise OptionError.value(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velostream.errors import FurtherColumnsError, SourceError
-from velostream.model.change import CHANGE
+from velostream.model.change import CHANGE, may_be_added
 from velostream.model.conform import TimeRules, conform
 from velostream.model.options import Option, OptionType
 from velostream.model.rows import json_text
@@ -171,7 +171,7 @@ class MemorySource(Source):
     ) -> Iterator[pa.RecordBatch]:
         number, skipped = place
         if self.settings.text("schema.evolution") == "add":
-            further = [field for field in rows.schema if field.name != CHANGE and target.find(field.name) is None]
+            further = [field for field in rows.schema if may_be_added(field.name, target)]
             if further:
                 columns = Schema.from_arrow(pa.schema(further)).columns
                 raise FurtherColumnsError.of((column.name, column.sql_type) for column in columns)

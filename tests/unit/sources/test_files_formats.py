@@ -189,6 +189,66 @@ def test_fields_that_are_no_columns_are_told_where_they_are_to_be_added(tmp_path
     assert ([row["more"] for row in rows], bad) == ([None, None, "x", "y"], [])
 
 
+@pytest.mark.parametrize("name", ["csv", "jsonl", "json", "avro", "orc", "parquet"])
+def test_no_column_is_added_under_a_name_of_the_engines(tmp_path, name):
+    encode = source_of(tmp_path)._formats.of(f"x.{name}").encode
+    if name == "json":
+        encode = JsonDocumentFormat(FormatSettings()).encode
+    (tmp_path / f"a.{name}").write_bytes(encode(pa.table({"id": [1]})))
+    schema = source_of(tmp_path).schema()
+    own = {"_change": [5], "_ORIGIN": ["here"], "_unchanged": ["x"]}
+    (tmp_path / f"b.{name}").write_bytes(encode(pa.table({"id": [2], **own})))
+    adding = source_of(tmp_path, schema_evolution="add")
+    assert read_all(adding, schema) == ([{"id": 1}, {"id": 2}], [])
+    (tmp_path / f"c.{name}").write_bytes(encode(pa.table({"id": [3], "more": ["x"], **own})))
+    with pytest.raises(FurtherColumnsError) as lacking:
+        read_all(adding, schema)
+    assert lacking.value.columns == [("more", "STRING")]
+
+
+_EMPTY = {
+    "csv": "id,x\n2,\n3,\n",
+    "jsonl": '{"id": 2, "x": null, "y": [], "z": {"in": [null]}}\n{"id": 3, "x": null}\n',
+    "json": '[{"id": 2, "x": null, "y": [], "z": {"in": [null]}}, {"id": 3, "x": null}]',
+}
+
+
+@pytest.mark.parametrize("misfit", [False, True])
+@pytest.mark.parametrize("name", ["csv", "jsonl", "json", "parquet"])
+def test_a_field_without_a_value_is_no_column_yet(tmp_path, name, misfit):
+    encode = source_of(tmp_path)._formats.of(f"x.{name}").encode
+    if name == "json":
+        encode = JsonDocumentFormat(FormatSettings()).encode
+    (tmp_path / f"a.{name}").write_bytes(encode(pa.table({"id": [1]})))
+    schema = source_of(tmp_path).schema()
+    if name == "parquet":
+        empty = encode(pa.table({"id": [2, 3], "x": pa.nulls(2), "y": pa.array([[], None], pa.list_(pa.null()))}))
+    else:
+        empty = _EMPTY[name].encode()
+    if misfit and name in ("csv", "jsonl"):
+        # Lines that can't be read at once are looked at one by one.
+        empty += b"word,\n" if name == "csv" else b'{"id": "word", "x": null}\n'
+    (tmp_path / f"b.{name}").write_bytes(empty)
+    adding = source_of(tmp_path, schema_evolution="add")
+    rows, bad = read_all(adding, schema)
+    assert [row["id"] for row in rows] == [1, 2, 3]
+    assert len(bad) == (misfit and name in ("csv", "jsonl"))
+    (tmp_path / f"c.{name}").write_bytes(encode(pa.table({"id": [4], "x": [Decimal("3.50")]})))
+    with pytest.raises(FurtherColumnsError) as lacking:
+        read_all(adding, schema)
+    assert [(column, type_.split("(")[0]) for column, type_ in lacking.value.columns] == [("x", "DECIMAL")]
+
+
+def test_a_field_that_has_its_first_value_late_in_a_document_has_its_type(tmp_path):
+    (tmp_path / "a.json").write_text('[{"id": 1}]')
+    schema = source_of(tmp_path).schema()
+    late = [*({"id": number, "x": None} for number in range(12_000)), {"id": -1, "x": 3}]
+    (tmp_path / "b.json").write_text(json.dumps(late))
+    with pytest.raises(FurtherColumnsError) as lacking:
+        read_all(source_of(tmp_path, schema_evolution="add"), schema)
+    assert lacking.value.columns == [("x", "BIGINT")]
+
+
 def test_a_column_may_first_appear_in_any_file(tmp_path):  # B10
     for number in range(12):
         (tmp_path / f"{number:02}.csv").write_text("id\n1\n" if number < 11 else "id,late\n1,x\n")

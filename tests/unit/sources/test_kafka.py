@@ -192,6 +192,18 @@ class TestMessages:
             read(source_of(topic, schema_evolution="add"), schema=schema)
         assert lacking.value.columns == [("price", "DECIMAL(18,2)")]
 
+    def test_no_column_is_added_for_a_system_column_or_without_a_value(self, topic):
+        send(topic, [("1", '{"id": 1}')])
+        by_key = {"schema_evolution": "add", "changelog": "upsert", "key": "_key"}
+        schema = source_of(topic, **by_key).schema()
+        send(topic, [("2", '{"id": 2, "_key": "x", "_offset": 7, "_change": 5, "price": null, "tags": []}')])
+        rows, bad = read(source_of(topic, **by_key), schema=schema)
+        assert ([(row["id"], row["_key"]) for row in rows], bad) == ([(1, "1"), (2, "2")], [])
+        send(topic, [("3", '{"id": 3, "price": 3.5}')])
+        with pytest.raises(FurtherColumnsError) as lacking:
+            read(source_of(topic, **by_key), schema=schema)
+        assert lacking.value.columns == [("price", "DECIMAL(18,2)")]
+
     def test_an_empty_topic_has_no_columns_yet(self, topic):
         assert source_of(topic).schema() is None
         send(topic, [("gone", None)])

@@ -103,6 +103,15 @@ def test_columns_that_come_later_are_told_or_left_out(spool):  # B10
     assert lacking.value.columns == [("extra", "DOUBLE")]
 
 
+def test_no_column_is_added_under_a_name_of_the_engines(spool):
+    spool.append(pa.table({"id": [1]}))
+    schema = source_of(spool).schema()
+    spool.append(pa.table({"id": [2], "_ORIGIN": ["here"]}))
+    adding = source_of(spool, schema_evolution="add")
+    rows, bad = read(adding, adding.initial_offset(), adding.latest_offset(adding.initial_offset()), schema)
+    assert ([row["id"] for row in rows], bad) == ([1, 2], [])
+
+
 def test_files_without_rows_are_nothing_new(spool):
     spool.append(pa.table({"n": pa.array([], pa.int64())}))
     source = source_of(spool)

@@ -152,8 +152,9 @@ class AggregateRunner(Runner):
 
     def drain(self, deadline: float) -> None:
         self._feeding.drain(deadline)
-        target = self.feeding_consumer.files
-        while self._consumed < target:
+        consumer = self._feeding.consumer
+        target = consumer.files if isinstance(consumer, FeedConsumer) else 0
+        while self._consumed < target and not self._stopping.is_set():
             self.board.raise_if_dead()
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")

@@ -81,7 +81,7 @@ class OutgoingChanges(Runner):
 
     def drain(self, deadline: float) -> None:
         wanted = self.context.memory_table(self._view.id).version
-        while self._written is None or self._written < wanted:
+        while not self._stopping and (self._written is None or self._written < wanted):
             self.board.raise_if_dead()
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")

@@ -114,6 +114,8 @@ class RealtimeRunner(Runner):
         # What came in a batch that began after the call, and was idle, was all: a topic may end in a gap.
         idle_after = self._batches + 1
         while not self._source.reached(self._position, target) and self._idle_batch <= idle_after:
+            if self._ending:
+                return
             self.board.raise_if_dead()
             if self._ending:
                 return
