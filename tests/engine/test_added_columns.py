@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -15,6 +16,7 @@ import pytest
 
 import velostream
 from velostream.errors import OptionError, QueryError, ValidationError
+from velostream.sources.memory import MemorySource
 from velostream.testing.kafka_feed import send
 from velostream.testing.services.kafka import KafkaService
 from velostream.testing.services.postgres import PostgresService
@@ -194,6 +196,127 @@ def test_a_kill_between_what_is_meant_and_what_is_done_loses_nothing(table, tmp_
     assert ended.returncode == -signal.SIGKILL
     with velostream.connect(tmp_path) as connection:
         assert rows_of(connection, table) == (["id", "late"], [(1, None), (2, 2)])
+
+
+@pytest.mark.parametrize("kind", ["appended lines", "a watched file"])
+def test_no_column_is_added_under_a_name_of_the_engines(kind, tmp_path):
+    feed = FileFeed(tmp_path / "rows.jsonl", KINDS[kind])
+    with velostream.connect() as connection:
+        feed.send(connection, {"id": 1})
+        connection.execute(f"CREATE TABLE t AS SELECT * FROM {feed.source} WITH ({feed.options})")
+        assert rows_of(connection, "t") == (["id"], [(1,)])
+        batches = connection.subscribe("t")
+        feed.send(connection, {"id": 2, "_change": 5, "_origin": "x"}, {"id": 3, "_Change": -1, "late": 3})
+        assert rows_of(connection, "t") == (["id", "late"], [(1, None), (2, None), (3, 3)])
+        assert all(batch.arrow.column_names.count("_change") == 1 for batch in [next(batches)])
+        assert connection.status("t").state == "ready"
+
+
+def test_a_field_that_begins_with_null_gets_the_type_of_its_first_value(tmp_path):
+    feeds = {"f": FileFeed(tmp_path / "rows.jsonl", KINDS["a watched file"]), "m": MemoryFeed("")}
+    with velostream.connect() as connection:
+        for name, feed in feeds.items():
+            feed.send(connection, {"id": 1})
+            connection.execute(f"CREATE TABLE {name} AS SELECT * FROM {feed.source} WITH ({feed.options})")
+            assert rows_of(connection, name) == (["id"], [(1,)])
+            feed.send(connection, {"id": 2, "x": None, "y": []})
+            assert rows_of(connection, name) == (["id"], [(1,), (2,)])
+            feed.send(connection, {"id": 3, "x": Decimal("3.5")})
+            assert rows_of(connection, name) == (["id", "x"], [(1, None), (2, None), (3, Decimal("3.50"))])
+            assert connection.table(name).schema.column("x").sql_type == "DECIMAL(18,2)"
+
+
+def test_only_tables_that_grow_have_readers_with_columns_of_their_own(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 1}\n')
+    with velostream.connect(tmp_path / "state") as connection:
+        source = f"file://{path} WITH ('watch' = 'true', 'schema.evolution' ="
+        connection.execute(f"CREATE TABLE plain AS SELECT * FROM {source} 'ignore')")
+        connection.execute(f"CREATE TABLE growing AS SELECT * FROM {source} 'add')")
+        connection.execute("CREATE STREAM named WITH ('source' = 'memory://feed', 'schema.evolution' = 'add')")
+        connection.memory("feed").append([{"id": 1}])
+        connection.execute("CREATE TABLE streamed AS SELECT * FROM named")
+        for name in ("plain", "growing", "streamed"):
+            connection.execute(f"CREATE TABLE {name}_read AS SELECT * FROM {name}")
+            connection.drain(f"{name}_read", timeout=60)
+        connection.memory("feed").append([{"id": 2, "late": 2}])
+        assert rows_of(connection, "streamed") == (["id", "late"], [(1, None), (2, 2)])
+        catalog = connection._context.catalog
+        grows = {entry.name: entry.grows for entry in catalog.visible()}
+        assert [name for name, whether in grows.items() if whether] == ["growing", "streamed"]
+        pinned = {name: bool(catalog.find(f"{name}_read").sources) for name in ("plain", "growing", "streamed")}
+        assert pinned == {"plain": False, "growing": True, "streamed": True}
+    with velostream.connect(tmp_path / "state") as connection:
+        assert rows_of(connection, "streamed_read") == (["id"], [(1,), (2,)])
+
+
+def test_nothing_is_started_any_more_by_a_connection_that_closes(monkeypatch):
+    starting, launcher_closes = threading.Event(), threading.Event()
+    started, left = [], []
+    connection = velostream.connect()
+    try:
+        feed = connection.memory("feed")
+        feed.append([{"id": 1}])
+        for name in ("first", "second"):
+            connection.execute(f"CREATE TABLE {name} AS SELECT * FROM memory://feed WITH ('schema.evolution' = 'add')")
+            connection.drain(name, timeout=60)
+        supervisor, launcher = connection._supervisor, connection._launcher
+        start, close = supervisor.start, launcher.close
+
+        def start_slowly(entry):
+            started.append(entry.name)
+            starting.set()
+            connection._context.closing.wait(60)
+            launcher_closes.wait(1)
+            start(entry)
+
+        def note_and_close():
+            left.extend(one.name for one in threading.enumerate() if one.name == "further columns")
+            launcher_closes.set()
+            close()
+
+        monkeypatch.setattr(supervisor, "start", start_slowly)
+        monkeypatch.setattr(launcher, "close", note_and_close)
+        feed.append([{"id": 2, "late": 2}])
+        assert starting.wait(60)
+    finally:
+        connection.close()
+    assert (left, started) == ([], ["first"])
+
+
+@pytest.mark.parametrize("end", ["DROP TABLE t", "PAUSE QUERY t"])
+@pytest.mark.parametrize("source", ["missing", "held"])
+def test_draining_ends_with_the_wish_that_the_table_is_kept(end, source, tmp_path, monkeypatch):
+    with velostream.connect() as connection:
+        if source == "missing":
+            adding = f"file://{tmp_path}/none.jsonl WITH ('watch' = 'true', 'file.wait.timeout' = '10m')"
+            connection.execute(f"CREATE TABLE t AS SELECT * FROM {adding}")
+        else:
+            connection.memory("feed").append([{"id": 1}])
+            connection.execute("CREATE TABLE t AS SELECT * FROM memory://feed")
+            connection.drain("t", timeout=60)
+            monkeypatch.setattr(MemorySource, "reached", lambda *_: False)
+        waits = threading.Event()
+        board = connection._context.board(connection._context.catalog.find("t"))
+        wait_for_news = board.wait_for_news
+
+        def wait(seconds):
+            waits.set()
+            wait_for_news(seconds)
+
+        monkeypatch.setattr(board, "wait_for_news", wait)
+        ended = []
+
+        def drain():
+            connection.drain("t", timeout=60)
+            ended.append(True)
+
+        draining = threading.Thread(target=drain, daemon=True)
+        draining.start()
+        assert waits.wait(60)
+        connection.execute(end)
+        draining.join(timeout=20)
+        assert ended == [True]
 
 
 def test_what_can_not_take_columns_is_refused_with_what_to_write(tmp_path):

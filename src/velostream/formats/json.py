@@ -36,7 +36,7 @@ from velostream.formats.inference import json_text_kinds
 from velostream.formats.lines import find_records, skipped_length
 from velostream.formats.text import as_utf_8, encoded, is_utf_8, valid_utf_8
 from velostream.model.conform import ISO_IN_UTC, TimeRules, cast_column
-from velostream.model.inference import ObservedType, is_empty, is_untyped
+from velostream.model.inference import ObservedType, is_empty, is_untyped, names_with_values
 from velostream.model.rows import json_text, records_to_arrow
 from velostream.model.schema import Column, Schema
 
@@ -66,7 +66,7 @@ class _FurtherFieldError(Exception):
 
 def _further_field(record: Mapping[str, Any], schema: Schema, settings: FormatSettings) -> str | None:
     """Why a record is bad for its fields; `_FurtherFieldError` when one of them is to become a column."""
-    if settings.add_further_fields and any(_values_beyond(record, schema, settings)):
+    if any(settings.adds(name, schema) and not is_empty(value) for name, value in record.items()):
         raise _FurtherFieldError
     return further_field(record, schema) if settings.refuse_further_fields else None
 
@@ -75,12 +75,11 @@ def _lacking(records: Iterable[Mapping[str, Any]], schema: Schema, settings: For
     """The fields that are to become columns, by their values; None when no record has one."""
     if not settings.add_further_fields:
         return None
-    return infer_records((dict(_values_beyond(record, schema, settings)) for record in records), settings.times)
-
-
-def _values_beyond(record: Mapping[str, Any], schema: Schema, settings: FormatSettings) -> Iterator[tuple[str, Any]]:
-    """The fields of a record that are to become columns. One without a value is none yet: it would stay STRING."""
-    return ((name, value) for name, value in record.items() if settings.adds(name, schema) and not is_empty(value))
+    beyond = [{name: value for name, value in record.items() if settings.adds(name, schema)} for record in records]
+    # One without a value would be STRING for good.
+    names = names_with_values(beyond)
+    found = infer_records(beyond, settings.times)
+    return None if found is None or not names else found.select(names)
 
 
 class JsonLinesFormat(LineFormat):

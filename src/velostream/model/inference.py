@@ -6,7 +6,7 @@ objects and lists stay nested. Formats and the Python-side feeds share these rul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -168,6 +168,11 @@ def is_empty(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(is_empty, value))
     return value is None
+
+
+def names_with_values(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The fields that have a value in some record, in the order of their first one. Others have no type as yet."""
+    return list(dict.fromkeys(name for record in records for name, value in record.items() if not is_empty(value)))
 
 
 def is_untyped(type_: pa.DataType) -> bool:

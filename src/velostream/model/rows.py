@@ -15,7 +15,7 @@ import pyarrow as pa
 from velostream.errors import TableError
 from velostream.model.conform import ISO_IN_UTC, Reject, TimeRules, cast_column, conform, from_base64
 from velostream.model.duration import render_duration
-from velostream.model.inference import ObservedType, is_empty, is_untyped
+from velostream.model.inference import ObservedType, is_untyped, names_with_values
 from velostream.model.schema import Column, Schema
 from velostream.model.types import render_type
 
@@ -48,11 +48,11 @@ def rows_to_arrow(
                 {
                     spelled.setdefault(name.lower(), name): value
                     for name, value in record.items()
-                    if schema.find(name) is None and not is_empty(value)
+                    if schema.find(name) is None
                 }
                 for record in records
             ]
-            target = _followed_by(schema, infer_schema(beyond))
+            target = _followed_by(schema, infer_schema(beyond).select(names_with_values(beyond)))
         return records_to_arrow(records, target, _refuse(target))
     target = schema or Schema.from_arrow(table.schema)
     if further and schema is not None:

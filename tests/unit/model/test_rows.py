@@ -145,3 +145,16 @@ def test_maps_are_taken_from_dicts():
 
 def test_json_keeps_every_digit():
     assert json_text({"d": Decimal("1.50"), "n": 2**70, "t": True}) == b'{"d":1.50,"n":1180591620717411303424,"t":true}'
+
+
+def test_what_has_no_value_is_no_further_column():
+    known = Schema.of(("id", "BIGINT"))
+    rows = [{"id": 1, "x": None, "y": [], "Z": None}, {"id": 2, "z": True}]
+    assert types(rows_to_arrow(rows, known, further=True)) == {"id": "BIGINT", "Z": "BOOLEAN"}
+    table = pa.table(
+        {"id": [1], "x": pa.nulls(1), "y": pa.array([[]], pa.list_(pa.null())), "z": pa.nulls(1, pa.bool_())}
+    )
+    assert types(rows_to_arrow(table, known, further=True)) == {"id": "BIGINT", "z": "BOOLEAN"}
+    mixed = rows_to_arrow([{"id": 1, "x": []}, {"id": 2, "x": 3}], known, further=True)
+    assert mixed["x"].to_pylist() == ["[]", "3"]
+    assert rows_to_arrow(rows, known, further=True)["Z"].to_pylist() == [None, True]

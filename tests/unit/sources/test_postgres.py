@@ -334,6 +334,14 @@ def test_columns_that_come_later_are_told_of(database, captured):
     assert any('"extra"' in warning for warning in reader.source.warnings)
 
 
+def test_no_column_is_added_under_a_name_of_the_engines(database, captured):
+    reader = captured(schema__evolution="add", slot__name="mine")
+    reader.read()
+    database.run("ALTER TABLE t ADD _change int", "INSERT INTO t VALUES (3, 'three', NULL, 5)")
+    assert changes(reader.read()) == [(1, 3, "three")]
+    assert any('"_change"' in warning for warning in reader.source.warnings)
+
+
 @pytest.mark.parametrize("default", ["", " DEFAULT 7"])
 def test_a_column_that_comes_later_may_be_added(database, captured, default):  # B10
     reader = captured(schema__evolution="add", slot__name="mine")
