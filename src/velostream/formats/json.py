@@ -66,7 +66,8 @@ class _FurtherFieldError(Exception):
 
 def _further_field(record: Mapping[str, Any], schema: Schema, settings: FormatSettings) -> str | None:
     """Why a record is bad for its fields; `_FurtherFieldError` when one of them is to become a column."""
-    if any(settings.adds(name, schema) and not is_empty(value) for name, value in record.items()):
+    adding = settings.add_further_fields
+    if adding and any(settings.adds(name, schema) and not is_empty(value) for name, value in record.items()):
         raise _FurtherFieldError
     return further_field(record, schema) if settings.refuse_further_fields else None
 

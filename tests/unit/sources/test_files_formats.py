@@ -191,9 +191,7 @@ def test_fields_that_are_no_columns_are_told_where_they_are_to_be_added(tmp_path
 
 @pytest.mark.parametrize("name", ["csv", "jsonl", "json", "avro", "orc", "parquet"])
 def test_no_column_is_added_under_a_name_of_the_engines(tmp_path, name):
-    encode = source_of(tmp_path)._formats.of(f"x.{name}").encode
-    if name == "json":
-        encode = JsonDocumentFormat(FormatSettings()).encode
+    encode = make_format("json_array" if name == "json" else name, FormatSettings()).encode
     (tmp_path / f"a.{name}").write_bytes(encode(pa.table({"id": [1]})))
     schema = source_of(tmp_path).schema()
     own = {"_change": [5], "_ORIGIN": ["here"], "_unchanged": ["x"]}
@@ -216,9 +214,7 @@ _EMPTY = {
 @pytest.mark.parametrize("misfit", [False, True])
 @pytest.mark.parametrize("name", ["csv", "jsonl", "json", "parquet"])
 def test_a_field_without_a_value_is_no_column_yet(tmp_path, name, misfit):
-    encode = source_of(tmp_path)._formats.of(f"x.{name}").encode
-    if name == "json":
-        encode = JsonDocumentFormat(FormatSettings()).encode
+    encode = make_format("json_array" if name == "json" else name, FormatSettings()).encode
     (tmp_path / f"a.{name}").write_bytes(encode(pa.table({"id": [1]})))
     schema = source_of(tmp_path).schema()
     if name == "parquet":
