@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +13,9 @@ import pytest
 import velostream
 from velostream.engine.context import EngineContext
 from velostream.engine.maintain import once
+from velostream.engine.maintain.loading import LOADS
 from velostream.engine.pieces import LocalFiles, Pieces
-from velostream.errors import Category, SourceError
+from velostream.errors import Category, SourceError, StoreError
 from velostream.testing.crash import play_until_crash
 
 ROWS = 1000
@@ -142,6 +144,8 @@ def test_a_crash_between_pieces(point, tmp_path, file):
         lines.write(",5000,1.25\n")
     script = f"> CREATE TABLE t (id BIGINT NOT NULL, n BIGINT) {IN_PIECES} AS SELECT id, n FROM '{file}';\n"
     play_until_crash(f"{script}> SELECT count(*) FROM t;\n-1\n", folder=tmp_path, point=point)
+    loads = tmp_path / "state" / LOADS
+    assert [len(list(attempt.iterdir())) > 0 for attempt in loads.iterdir()] == [True]
     write(file, range(ROWS, ROWS + 10))
     with velostream.connect(tmp_path / "state") as connection:
         connection.wait("t", timeout=120)
@@ -149,7 +153,7 @@ def test_a_crash_between_pieces(point, tmp_path, file):
             (ROWS + 10, ROWS + 10, 0, ROWS + 9)
         ]
         assert len(connection.execute("SHOW DEAD LETTERS t").fetchall()) == 1
-        assert not (tmp_path / "state" / once.LOADS / connection._entry("t").id).exists()
+        assert not list(loads.iterdir())
     with velostream.connect(tmp_path / "state") as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchall() == [(ROWS + 10,)]
 
@@ -188,3 +192,88 @@ def test_a_load_that_was_paused_between_pieces_is_not_ready(tmp_path, file, monk
         connection.execute("RESUME QUERY t")
         connection.wait("t", timeout=60)
         assert sorted(connection.execute("SELECT n FROM t")) == [(number,) for number in range(ROWS)]
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The first load has its result and doesn't go on before it is let go; who stops it doesn't wait for that."""
+    monkeypatch.setattr(once, "_PATIENCE_SECONDS", 0.0)
+    first = SimpleNamespace(arrived=threading.Event(), let_go=threading.Event(), thread=None)
+    original = once.gather_in_pieces
+
+    def gather(*given, **named):
+        pieces = original(*given, **named)
+        if first.thread is None:
+            first.thread = threading.current_thread()
+            first.arrived.set()
+            assert first.let_go.wait(60)
+        else:
+            first.let_go.set()
+            first.thread.join(60)
+        return pieces
+
+    monkeypatch.setattr(once, "gather_in_pieces", gather)
+    yield first
+    first.let_go.set()
+    first.thread.join(60)
+
+
+def test_a_load_that_goes_on_when_it_is_paused_leaves_the_next_one_alone(connection, file, commits, held):
+    connection.execute(f"CREATE TABLE t {IN_PIECES} AS SELECT n FROM '{file}'")
+    assert held.arrived.wait(60)
+    connection.execute("PAUSE QUERY t")
+    connection.execute("RESUME QUERY t")
+    connection.wait("t", timeout=60)
+    assert sorted(connection.execute("SELECT n FROM t")) == [(number,) for number in range(ROWS)]
+    assert len(commits) == -(-ROWS // 64)
+    connection._launcher.runners[connection._entry("t").id]._thread.join(60)
+    assert not list((connection._context.directory.path / LOADS).iterdir())
+
+
+@pytest.mark.parametrize("action", ["PAUSE QUERY t", "DROP TABLE t"])
+def test_nobody_waits_for_a_load_that_is_stopped(action, connection, file, held):
+    connection.execute(f"CREATE TABLE t AS SELECT n FROM '{file}'")
+    assert held.arrived.wait(60)
+    waiting = threading.Thread(target=connection.drain, args=["t"], kwargs={"timeout": None}, daemon=True)
+    waiting.start()
+    runner = connection._launcher.runners[connection._entry("t").id]
+    with pytest.raises(velostream.VelostreamError, match="did not become ready in time"):
+        runner.drain(0.0)
+    connection.execute(action)
+    runner.drain(float("inf"))
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("condition", ["n < 100", "n < 0"])
+@pytest.mark.parametrize("is_in_store", [False, True])
+def test_nothing_is_committed_once_a_load_is_stopped(
+    condition, is_in_store, connection, file, commits, tmp_path, monkeypatch
+):
+    def stop(_directory: Path, point: str) -> None:
+        if point == "once.before-commit":
+            connection._launcher.runners[connection._entry("t").id]._stopping.set()
+
+    monkeypatch.setattr(EngineContext, "at_crash_point", staticmethod(stop))
+    store = f"WITH ('extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/t.db')" if is_in_store else ""
+    connection.execute(f"CREATE TABLE t {store} AS SELECT id, n FROM '{file}' WHERE {condition}")
+    connection._launcher.runners[connection._entry("t").id]._thread.join(60)
+    assert commits == []
+    assert connection._context.sequence.writer(connection._entry("t").id) is None
+    assert not connection._context.board(connection._entry("t")).was_ready
+
+
+def test_nothing_is_committed_when_a_store_is_back_after_the_load_was_stopped(connection, file, monkeypatch):
+    tried = []
+
+    def away(*parts):
+        tried.append(parts)
+        board = connection._context.board(connection._entry("t"))
+        stop = connection._launcher.runners[connection._entry("t").id]._stopping.set
+        monkeypatch.setattr(board, "retrying", lambda *_given, **_named: stop())
+        raise StoreError("it is away", category=Category.NETWORK)
+
+    monkeypatch.setattr(connection._context, "commit", away)
+    connection.execute(f"CREATE TABLE t AS SELECT n FROM '{file}'")
+    connection._launcher.runners[connection._entry("t").id]._thread.join(60)
+    assert len(tried) == 1

@@ -272,7 +272,8 @@ class Connection:
     def _is_at_rest(self, entry: Entry) -> bool:
         """Whether nothing runs for it by wish: its own, or for an entry of the engine's that of all who read it."""
         if entry.kind not in HIDDEN:
-            return entry.wish is not Wish.RUNNING
+            known = self._context.catalog.by_id(entry.id)
+            return known is None or known.wish is not Wish.RUNNING
         readers = self._context.catalog.readers_of(entry.id)
         for reader in readers:
             self._context.board(reader).raise_if_dead()

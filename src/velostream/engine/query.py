@@ -61,18 +61,27 @@ class Runner(ABC):
         self.board.become(State.PAUSED)
 
     def commit_when_possible(self, part: Part, *, stopping: Callable[[], bool]) -> None:
-        """Commit what could not easily be computed again; while a store that it goes to is away, wait for it."""
+        """Commit what could not easily be computed again; while a store that it goes to is away, wait for it.
+
+        The store's error is raised if it is told to stop meanwhile.
+        """
         state, attempts, retry = self.board.state, 0, RetryPolicy.while_running()
+
+        def ended() -> bool:
+            return stopping() or self.context.closing.is_set()
+
         while True:
             try:
                 self.context.commit(part)
             except StoreError as error:
-                if not error.category.retriable or stopping() or self.context.closing.is_set():
+                if not error.category.retriable or ended():
                     raise
                 attempts += 1
                 delay = retry.delay(attempts)
                 self.board.retrying(error, attempts=attempts, delay=delay)
                 self.context.closing.wait(delay.total_seconds())
+                if ended():
+                    raise
             else:
                 if attempts:
                     self.board.become(state)

@@ -14,8 +14,7 @@ from velostream.engine.catalog import HIDDEN, Entry, EntryKind, Wish
 from velostream.engine.context import DEAD_LETTERS
 from velostream.engine.declared import fit_declared
 from velostream.engine.functions import calls
-from velostream.engine.maintain.loading import is_loading
-from velostream.engine.maintain.once import LOADS
+from velostream.engine.maintain.loading import LOADS, is_loading
 from velostream.engine.options import MEMORY, query_options, store_options
 from velostream.engine.relations import query_error
 from velostream.engine.status import State, StatusBoard
@@ -34,7 +33,7 @@ Hindrance = NoSchemaYetError | SourceError | StoreError
 """What a query may wait for to pass."""
 _WRITER_SUFFIXES = ("", ".state", ".intent")
 """An entry's own writers in the commit sequence: rows and positions, Spark's state, intended batches."""
-_FOLDERS = ("feeds", "checkpoints", "streams", LOADS)
+_FOLDERS = ("feeds", "checkpoints", "streams")
 """Folders in which an entry may have one of its own."""
 
 
@@ -173,6 +172,7 @@ class Supervisor:
 
     def resume(self) -> None:
         """After a restart: forget what a crash left half removed, and show what is paused or stopped."""
+        shutil.rmtree(self._context.directory.path / LOADS, ignore_errors=True)
         self._remove_unused_sources()
         entries = list(self._context.catalog)
         known = {entry.id for entry in entries}

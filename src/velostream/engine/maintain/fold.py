@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from velostream.engine.catalog import EntryKind
 from velostream.engine.maintain.fold_writes import FoldWrites
-from velostream.engine.maintain.loading import MARK, ROWS_AT_ONCE, emptying, is_loading
+from velostream.engine.maintain.loading import ROWS_AT_ONCE, Attempt, is_loading
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
@@ -26,7 +26,6 @@ from velostream.errors import FurtherColumnsError, VelostreamError
 from velostream.model.change import Epoch, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Replay, Source
-from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
@@ -220,7 +219,7 @@ class FoldRunner(Runner):
         divisible = self._number < 0 or self._loading
         found = self._writes()
         bad: list[BadRecord] = []
-        emptied = not self._loading
+        attempt = Attempt(self.context.table(self.entry.id), is_another=self._loading)
         partitions = self.source.partitions(self._position, end)
         load = _Load(self.source.expected_rows(self._position, end) if divisible else None, len(partitions))
         if divisible:
@@ -234,26 +233,22 @@ class FoldRunner(Runner):
                 found.add(batch)
                 load.rows += batch.num_rows
                 if divisible and found.divisible and found.rows >= self._rows_at_once:
-                    self._commit(found, bad, self._position, emptied=emptied, loading=True)
-                    emptied = True
-        self._commit(found, bad, end, emptied=emptied, loading=False)
+                    self._commit(attempt, found, bad, self._position, is_last=False)
+        self._commit(attempt, found, bad, end, is_last=True)
         self._position = end
 
     def _commit(
-        self, found: FoldWrites, bad: list[BadRecord], position: Offset, *, emptied: bool, loading: bool
+        self, attempt: Attempt, found: FoldWrites, bad: list[BadRecord], position: Offset, *, is_last: bool
     ) -> None:
-        table = self.context.table(self.entry.id)
-        rows = found.rows
-        writes = [] if emptied else [emptying(table)]
-        written = [(table, write) for write in [*writes, *found.take()]]
-        written += [*self._beside(), *self.context.bad_record_writes(self.entry.name, self.source, bad)]
+        rows, writes = found.rows, found.take()
+        beside = [*self._beside(), *self.context.bad_record_writes(self.entry.name, self.source, bad)]
         bad.clear()
         epoch = Epoch(self.entry.id, self._number + 1)
-        form = {"offset": position} | (MARK if loading else {}) | self._remembered()
+        form = {"offset": position} | self._remembered()
         self.context.crash_point("fold.before-commit")
-        self.context.sequence.commit(Part(writes=written, epoch=epoch, position=form))
+        self.context.sequence.commit(attempt.part(writes, form, epoch=epoch, is_last=is_last, beside=beside))
         self.context.crash_point("fold.after-commit")
-        self._number, self._loading = epoch.number, loading
+        self._number, self._loading = epoch.number, not is_last
         self._committed()
         self.board.count(rows)
 

@@ -6,10 +6,11 @@ after a crash finds it, empties the table and loads anew. Nobody is to read the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from velostream.model.change import Mode, Write
+from velostream.model.change import Epoch, Mode, Write
+from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:
     from velostream.tables.base import Table
@@ -17,8 +18,34 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 100_000
 """About how many rows one commit takes in, unless `max.rows.per.trigger` says otherwise."""
-MARK = {"loading": True}
+LOADS = "loads"
+"""The folder of files with rows on their way into tables. Each attempt at a load has a folder of its own in it."""
+_MARK = {"loading": True}
 """What the position of all pieces but the last has."""
+
+
+class Attempt:
+    """One attempt at a load. Its first piece empties the table where an earlier one has left some."""
+
+    def __init__(self, table: Table, *, is_another: bool) -> None:
+        """`is_another`: an earlier one has committed pieces, and not its last; see `is_loading`."""
+        self._table = table
+        self._must_empty = is_another
+
+    def part(
+        self,
+        writes: Sequence[Write],
+        position: Mapping[str, Any],
+        *,
+        epoch: Epoch,
+        is_last: bool,
+        beside: Sequence[tuple[Table, Write]] = (),
+    ) -> Part:
+        """The next piece, to be committed before another one is asked for; where that fails the attempt is over."""
+        before = [_emptying(self._table)] if self._must_empty else []
+        self._must_empty = False
+        written = [(self._table, write) for write in (*before, *writes)]
+        return Part(writes=[*written, *beside], epoch=epoch, position={**position, **({} if is_last else _MARK)})
 
 
 def is_loading(known: WriterState | None) -> bool:
@@ -29,6 +56,5 @@ def is_loading(known: WriterState | None) -> bool:
     return known.position.get("loading") is True
 
 
-def emptying(table: Table) -> Write:
-    """What comes before the first piece where an earlier load has left some."""
+def _emptying(table: Table) -> Write:
     return Write(Mode.REPLACE, table.schema.arrow.empty_table())

@@ -7,16 +7,16 @@ may help. What is committed is one record with the rows and the offsets. Into a 
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from velostream.engine.declared import split_off_nulls
-from velostream.engine.maintain.loading import MARK, ROWS_AT_ONCE, emptying, is_loading
+from velostream.engine.maintain.loading import LOADS, ROWS_AT_ONCE, Attempt, is_loading
 from velostream.engine.pieces import gather_in_pieces
 from velostream.engine.query import Runner
 from velostream.engine.reading import Reading, read_range
@@ -24,10 +24,9 @@ from velostream.engine.relations import query_error, run_sql
 from velostream.engine.staging import gather
 from velostream.engine.status import State
 from velostream.errors import FurtherColumnsError, SourceError, StoreError, VelostreamError
-from velostream.model.change import Epoch, JsonValue, Mode, Write
+from velostream.model.change import Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Source
-from velostream.tables.memory.sequence import Part
 from velostream.tables.memory.table import MemoryTable
 
 if TYPE_CHECKING:
@@ -40,8 +39,12 @@ if TYPE_CHECKING:
     from velostream.model.schema import Schema
     from velostream.tables.base import Table
 
-LOADS = "loads"
-"""The folder of files with rows on their way into tables."""
+_PATIENCE_SECONDS = 60.0
+"""How long who stops a load waits for Spark to come back."""
+
+
+class _StoppedError(Exception):
+    """The runner was told to stop before it could commit."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,11 @@ class OnceRunner(Runner):
         self._retry = RetryPolicy.while_running()
         given = [bounded.source.settings.integer("max.rows.per.trigger") for bounded in self._inputs.values()]
         self._rows_at_once = min((most for most in given if most), default=ROWS_AT_ONCE)
-        self._files = context.directory.path / LOADS / entry.id
 
     def start(self) -> None:
         self._stopping.clear()
         known = self.context.sequence.writer(self.entry.id)
         if known is not None and not is_loading(known):
-            shutil.rmtree(self._files, ignore_errors=True)
             self.board.become(State.READY)
             return
         self.board.become(State.LOADING)
@@ -78,10 +79,14 @@ class OnceRunner(Runner):
     def stop(self) -> None:
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join(timeout=60)
+            self._thread.join(timeout=_PATIENCE_SECONDS)
 
     def drain(self, deadline: float) -> None:
-        self.context.wait_ready(self.entry, deadline)
+        while not self._ended() and (not self.board.was_ready or self.board.state is State.FAILED):
+            self.board.raise_if_dead()
+            if time.monotonic() > deadline:
+                raise self.board.timed_out("did not become ready in time")
+            self.board.wait_for_news(0.1)
 
     def _run(self) -> None:
         attempts = 0
@@ -140,18 +145,18 @@ class OnceRunner(Runner):
             return split_off_nulls(rows.rename_columns(list(schema.names)), schema)
 
         if isinstance(table, MemoryTable):
-            is_complete = self._commit_in_pieces(frame, table, prepare, readings, dict(offsets))
+            self._commit_in_pieces(frame, table, prepare, readings, offsets)
         else:
             # Others see what is in a store, so it goes there as a whole.
             gathered = gather(frame, table, prepare)
-            writes = [(table, gathered.write(_mode(table)))] if gathered.count else []
-            self._commit_part([*writes, *self._set_aside(gathered.refused, readings)], dict(offsets), gathered.count)
-            is_complete = True
-        if is_complete:
-            for bounded in self._inputs.values():
-                bounded.source.commit(offsets[bounded.source.spec.shown])
-                self.board.warn(*bounded.source.warnings)
-            self.board.become(State.READY)
+            writes = [gathered.write(_mode(table))] if gathered.count else []
+            attempt = Attempt(table, is_another=False)
+            self._commit_part(attempt, writes, offsets, beside=self._set_aside(gathered.refused, readings))
+            self.board.count(gathered.count)
+        for bounded in self._inputs.values():
+            bounded.source.commit(offsets[bounded.source.spec.shown])
+            self.board.warn(*bounded.source.warnings)
+        self.board.become(State.READY)
 
     def _commit_in_pieces(
         self,
@@ -159,27 +164,20 @@ class OnceRunner(Runner):
         table: MemoryTable,
         prepare: Prepare,
         readings: Mapping[str, Reading],
-        position: dict[str, Offset],
-    ) -> bool:
-        """False when it was told to stop before the last piece."""
-        writes: list[tuple[Table, Write]] = []
-        if is_loading(self.context.sequence.writer(self.entry.id)):
-            writes.append((table, emptying(table)))
-        with self._folder() as folder:
-            pieces = gather_in_pieces(frame, folder, prepare, most_rows=self._rows_at_once)
+        offsets: Mapping[str, Offset],
+    ) -> None:
+        attempt = Attempt(table, is_another=is_loading(self.context.sequence.writer(self.entry.id)))
+        # An earlier runner that could not be ended in time may still be at work in a folder of its own.
+        loads = self.context.directory.folder(LOADS)
+        with tempfile.TemporaryDirectory(dir=loads, ignore_cleanup_errors=True) as folder:
+            pieces = gather_in_pieces(frame, Path(folder), prepare, most_rows=self._rows_at_once)
             beside = self._set_aside(pieces.refused, readings)
             for piece in pieces:
-                if self._ended():
-                    return False
-                writes.append((table, Write(_mode(table), piece.rows)))
-                if piece.is_last:
-                    self._commit_part([*writes, *beside], position, piece.rows.num_rows)
-                else:
-                    self._commit_part(writes, MARK, piece.rows.num_rows)
-                writes = []
+                rows, others = [Write(_mode(table), piece.rows)], beside if piece.is_last else []
+                self._commit_part(attempt, rows, offsets, beside=others, is_last=piece.is_last)
+                self.board.count(piece.rows.num_rows)
             if not pieces.count:
-                self._commit_part([*writes, *beside], position, 0)
-        return True
+                self._commit_part(attempt, [], offsets, beside=beside)
 
     def _set_aside(self, refused: Sequence[BadRecord], readings: Mapping[str, Reading]) -> list[tuple[Table, Write]]:
         """What becomes of the records that give no row. Ask once, after all has been computed."""
@@ -191,23 +189,23 @@ class OnceRunner(Runner):
             writes += self.context.bad_record_writes(self.entry.name, source, reading.bad_records())
         return writes
 
-    def _commit_part(self, writes: Sequence[tuple[Table, Write]], position: JsonValue, rows: int) -> None:
+    def _commit_part(
+        self,
+        attempt: Attempt,
+        writes: Sequence[Write],
+        offsets: Mapping[str, Offset],
+        *,
+        beside: Sequence[tuple[Table, Write]],
+        is_last: bool = True,
+    ) -> None:
         known = self.context.sequence.writer(self.entry.id)
         epoch = Epoch(self.entry.id, 0 if known is None else known.epoch + 1)
+        part = attempt.part(writes, offsets, epoch=epoch, is_last=is_last, beside=beside)
         self.context.crash_point("once.before-commit")
-        self.commit_when_possible(Part(writes=writes, epoch=epoch, position=position), stopping=self._stopping.is_set)
+        if self._ended():
+            raise _StoppedError
+        self.commit_when_possible(part, stopping=self._stopping.is_set)
         self.context.crash_point("once.after-commit")
-        self.board.count(rows)
-
-    @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """An empty folder for a load; what an earlier one has left there is gone."""
-        shutil.rmtree(self._files, ignore_errors=True)
-        self._files.mkdir(parents=True)
-        try:
-            yield self._files
-        finally:
-            shutil.rmtree(self._files, ignore_errors=True)
 
 
 def _mode(table: Table) -> Mode:
