@@ -15,7 +15,7 @@ from velostream.engine.context import EngineContext
 from velostream.engine.maintain import once
 from velostream.engine.maintain.loading import LOADS
 from velostream.engine.pieces import LocalFiles, Pieces
-from velostream.errors import Category, SourceError, StoreError
+from velostream.errors import Category, SourceError, StoreError, WaitTimeoutError
 from velostream.testing.crash import play_until_crash
 
 ROWS = 1000
@@ -237,7 +237,7 @@ def test_nobody_waits_for_a_load_that_is_stopped(action, connection, file, held)
     waiting = threading.Thread(target=connection.drain, args=["t"], kwargs={"timeout": None}, daemon=True)
     waiting.start()
     runner = connection._launcher.runners[connection._entry("t").id]
-    with pytest.raises(velostream.VelostreamError, match="did not become ready in time"):
+    with pytest.raises(WaitTimeoutError, match="did not become ready in time"):
         runner.drain(0.0)
     connection.execute(action)
     runner.drain(float("inf"))
