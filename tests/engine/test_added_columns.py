@@ -208,7 +208,7 @@ def test_no_column_is_added_under_a_name_of_the_engines(kind, tmp_path):
         batches = connection.subscribe("t")
         feed.send(connection, {"id": 2, "_change": 5, "_origin": "x"}, {"id": 3, "_Change": -1, "late": 3})
         assert rows_of(connection, "t") == (["id", "late"], [(1, None), (2, None), (3, 3)])
-        assert all(batch.arrow.column_names.count("_change") == 1 for batch in [next(batches)])
+        assert next(batches).arrow.column_names == ["id", "late", "_change"]
         assert connection.status("t").state == "ready"
 
 
