@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from velostream.tables.memory.sequence import Part
 
 MAX_ROWS_PER_BATCH = 500_000
+_PATIENCE_SECONDS = 30.0
+"""How long who takes the last consumer out waits for a call to the source to come back."""
 _PARALLEL_STATEMENTS = 4
 
 
@@ -233,8 +235,12 @@ class Ingest:
             self._stopping = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=_PATIENCE_SECONDS)
+        # Who waits for rows may be asking where the source ends.
+        asked = self._lock.acquire(timeout=_PATIENCE_SECONDS)
         self.source.close()
+        if asked:
+            self._lock.release()
         return True
 
     def wake(self) -> None:
@@ -242,6 +248,9 @@ class Ingest:
 
     def drain(self, consumer: Consumer, deadline: float) -> None:
         with self._lock:
+            if consumer.dead:
+                consumer.board.raise_if_dead()
+                return
             target = self.source.latest_offset(consumer.position)
         self._wake.set()
         while not self.source.reached(consumer.position, target):

@@ -165,6 +165,42 @@ def test_trouble_shows_and_passes(connection):  # B56
     assert source.forgotten
 
 
+def test_a_source_is_not_closed_while_it_is_asked_where_it_ends(connection):
+    source = Numbers(rows=10)
+    source.gate.set()
+    runner = runner_over(connection, source)
+    runner.start()
+    until(lambda: runner.board.state is State.READY)
+    asked, told, closed_while_asked = threading.Event(), threading.Event(), []
+    ask, close = source.latest_offset, source.close
+    closed = threading.Event()
+
+    def held(start, *, max_rows=None):
+        if threading.current_thread() is drainer:
+            asked.set()
+            told.wait(30)
+            closed_while_asked.append(closed.is_set())
+        return ask(start, max_rows=max_rows)
+
+    def noted():
+        closed.set()
+        close()
+
+    drainer = threading.Thread(target=runner.drain, args=[time.monotonic() + 30], daemon=True)
+    source.latest_offset, source.close = held, noted
+    drainer.start()
+    assert asked.wait(30)
+    stopper = threading.Thread(target=runner.stop, daemon=True)
+    stopper.start()
+    assert not closed.wait(0.5)
+    told.set()
+    for thread in (drainer, stopper):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert closed_while_asked == [False]
+    assert closed.is_set()
+
+
 def test_values_that_a_record_does_not_tell_are_those_of_its_row(connection):
     connection.execute("INSERT INTO folded VALUES (1, 'one', NULL), (2, 'two', NULL)")
     entry = connection._context.catalog.find("folded")

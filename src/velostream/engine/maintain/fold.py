@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from velostream.model.schema import Schema
     from velostream.tables.base import Table
 
+_PATIENCE_SECONDS = 30.0
+"""How long who ends the fold waits for a call to its source to come back."""
 _log = logging.getLogger(__name__)
 
 
@@ -271,10 +273,13 @@ class FoldRunner(Runner):
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=_PATIENCE_SECONDS)
             if self._thread.is_alive():
                 # It is within a call to a server that doesn't answer, and holds what there is to close.
                 return
+        # Who waits for rows may be asking where the source ends.
+        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            return
         try:
             if forget:
                 self.source.forget(self._position)
@@ -282,3 +287,4 @@ class FoldRunner(Runner):
             _log.warning("source %s left something behind: %s", self.entry.name, error)
         finally:
             self.source.close()
+            self._lock.release()
