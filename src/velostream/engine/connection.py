@@ -254,8 +254,7 @@ class Connection:
         board = self._context.board(entry)
         while True:
             while entry.is_query and entry.id not in self._launcher.runners:
-                current = self._context.catalog.by_id(entry.id)
-                if current is None or self._is_at_rest(current):
+                if self._is_at_rest(entry):
                     return
                 board.raise_if_dead()
                 if time.monotonic() > deadline:
@@ -270,7 +269,9 @@ class Connection:
             # Another one has taken its place meanwhile.
 
     def _is_at_rest(self, entry: Entry) -> bool:
-        """Whether nothing runs for it by wish: its own, or for an entry of the engine's that of all who read it."""
+        """Whether nothing runs for it by wish, as the catalog has it now: its own, or for an entry of the engine's that of
+        all who read it.
+        """
         if entry.kind not in HIDDEN:
             known = self._context.catalog.by_id(entry.id)
             return known is None or known.wish is not Wish.RUNNING
