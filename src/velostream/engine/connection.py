@@ -269,9 +269,7 @@ class Connection:
             # Another one has taken its place meanwhile.
 
     def _is_at_rest(self, entry: Entry) -> bool:
-        """Whether nothing runs for it by wish, as the catalog has it now: its own, or for an entry of the engine's that of
-        all who read it.
-        """
+        """Whether nothing runs for it by wish: its own, or for an entry of the engine's that of all who read it."""
         if entry.kind not in HIDDEN:
             known = self._context.catalog.by_id(entry.id)
             return known is None or known.wish is not Wish.RUNNING
