@@ -39,6 +39,9 @@ GROUPED = {
     "SUM(CASE WHEN shop = 'a' THEN amount ELSE 0 END) + 1 AS a FROM sales GROUP BY item % 3, year(day)",
     "unselected": "SELECT SUM(mark) AS total FROM marks GROUP BY shop",
     "pairs": "SELECT DISTINCT shop, item FROM sales",
+    "doubled": "SELECT shop, COUNT(*) AS n, SUM(amount * 2) AS total, AVG(item + 1) AS mean FROM sales GROUP BY shop",
+    "some": "SELECT shop, COUNT(amount) AS n, SUM(amount) AS total FROM sales WHERE item > 2 GROUP BY shop",
+    "in_another_order": "SELECT item, COUNT(*) AS n, shop, SUM(amount) AS total FROM sales GROUP BY shop, item",
     "double_groups": "SELECT weight, COUNT(*) AS n FROM sales GROUP BY weight",
 }
 

@@ -23,6 +23,7 @@ from velostream.model.expression import Expression
 from velostream.model.grouping import Grouping
 from velostream.model.options import Option
 from velostream.model.schema import Schema
+from velostream.model.variant import holds_variant
 
 KeyValue = Any
 """A scalar, or a tuple for a composite key."""
@@ -47,6 +48,8 @@ class TableCapabilities:
     call of a snapshot answers from one version, but that is the newest at the time of the call.
     """
     durable: bool = False
+    variants: bool = False
+    """Columns may be VARIANT, or have it inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,17 @@ class Table(ABC):
 
         Raises `OptionError` for an option the kind doesn't know, and `StateError` when what is there has other columns.
         """
+
+    @classmethod
+    def refuse_variants(cls, schema: Schema) -> None:
+        """Raise `UnsupportedError` for a column with VARIANTs where the kind doesn't claim to hold them."""
+        column = next((column for column in schema.columns if holds_variant(column.type)), None)
+        if column is not None and not cls.capabilities.variants:
+            raise UnsupportedError(
+                f'column "{column.name}" is {column.sql_type}, which tables of the kind "{cls.kind}" can\'t hold',
+                hint=f"keep it as text: to_json({column.name})",
+                code="unsupported-type",
+            )
 
     @property
     @abstractmethod

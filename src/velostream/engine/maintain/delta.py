@@ -127,4 +127,4 @@ class GroupedDelta(Maintenance):
             named = groups.rename_columns(list(self._found_by or groups.column_names))
             return self._source.having(movement, self._found_by, named)
 
-        return self._groups.changed(fed, reread=reread)
+        return self._groups.changed(fed, reread=reread, numberings=movement.wave.numberings)

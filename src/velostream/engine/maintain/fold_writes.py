@@ -69,24 +69,12 @@ class FoldWrites:
         key = self._table.schema.key
         if CHANGE not in rows.column_names:
             return [Write(Mode.APPEND, rows)]
-        if not key:
-            return [Write(Mode.CHANGES, rows)]
-        if UNCHANGED in rows.column_names:
+        if key and UNCHANGED in rows.column_names:
             rows = completed(rows, key, self._table)
-        if origin_of_each and ORIGIN not in key:
+        if key and origin_of_each and ORIGIN not in key:
             rows = with_keys_of_origins(rows, key, self._table)
         # Whether a record is a new value or one half of a change, the last one of a key says how things stand.
-        rows = last_of_each_key(rows, key)
-        gone = pc.less(rows[CHANGE], 0)
-        kept = rows.filter(pc.invert(gone)).drop_columns([CHANGE])
-        return [Write(Mode.UPSERT, kept), Write(Mode.DELETE, rows.filter(gone).select(list(key)))]
-
-
-def last_of_each_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """Only the last record of each key counts; earlier ones of the same range were overtaken by it."""
-    numbered = rows.select(list(key)).append_column("_number", pa.array(np.arange(rows.num_rows)))
-    last = numbered.group_by(list(key)).aggregate([("_number", "max")])["_number_max"]
-    return rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
+        return [Write(Mode.CHANGES, rows)]
 
 
 def with_keys_of_origins(rows: pa.Table, key: tuple[str, ...], table: Table) -> pa.Table:

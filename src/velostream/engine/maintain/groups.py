@@ -6,7 +6,7 @@ commits them, with which position, is theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,11 +22,13 @@ from velostream.sql.aggregates import GROUPS
 from velostream.tables.base import Table
 from velostream.tables.memory.growable import Integers, Mask
 from velostream.tables.memory.keys import key_values
+from velostream.tables.memory.stage import KeyedUpsert
 
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.maintain.delta_top import Top
+    from velostream.engine.maintain.numbering import Numberings
     from velostream.sql.plan import GroupedPlan
     from velostream.tables.memory.snapshot import MemorySnapshot
 
@@ -55,6 +57,8 @@ class GroupTables:
         self._top = top
         self._row_per_group = top is None and _gives_row_per_group(plan, key=self._table.schema.key)
         self._final = StepRunner(context, plan.final, reads={GROUPS: state.groups}, gives=gives)
+        # Spark gives rows in an order of its own; and a key may name the group values in another one.
+        self._keys_serve = not self._final.needs_spark and _keys_in_order(plan, key=self._table.schema.key)
         self.fingerprint = fingerprint_of(context, plan, groups.id)
 
     def loaded(self, rows: pa.Table) -> Writes:
@@ -62,34 +66,46 @@ class GroupTables:
         groups = self._state.of_rows(rows)
         return [(self._groups, Write(Mode.REPLACE, groups)), (self._table, Write(Mode.REPLACE, self._rows(groups)))]
 
-    def changed(self, rows: pa.Table, *, reread: RowsOfGroups | None = None) -> Writes:
+    def changed(
+        self, rows: pa.Table, *, reread: RowsOfGroups | None = None, numberings: Numberings | None = None
+    ) -> Writes:
         """The writes for signed rows that came and went; `reread` is asked when a smallest or largest value went.
 
-        Where rows only come it is never asked.
+        Where rows only come it is never asked. `numberings` are shared with others who are given the same rows.
         """
         snapshot = self._groups.snapshot()
         # Without GROUP BY there is one group from the beginning, whatever comes.
         if not rows.num_rows and (self._state.keys or len(snapshot)):
             return []
-        gathered = self._state.gathered(rows)
-        places = self._places(snapshot, gathered)
+        gathered = self._state.gathered(rows, numberings)
+        keys = gathered.key_values
+        if keys is None:
+            keys = key_values(gathered.groups, self._state.keys) if self._state.keys else []
+        places = self._places(snapshot, keys)
         known = places >= 0
         before = snapshot.take(places[known])
-        merged = self._state.merged(_aligned(before, known), gathered)
+        merged = self._state.merged(_aligned(before, known), gathered.groups)
         after = merged.state
-        if merged.open.num_rows and reread is not None:
+        if merged.open is not None and reread is not None:
             after = self._state.with_extremes(after, reread(merged.open))
-        writes = [(self._groups, Write(Mode.UPSERT if self._state.keys else Mode.REPLACE, after))]
-        if merged.gone.num_rows:
-            writes.append((self._groups, Write(Mode.DELETE, merged.gone)))
-        elif self._row_per_group:
-            return [*writes, (self._table, Write(Mode.UPSERT, self._rows(after)))]
-        return [*writes, (self._table, self._write(snapshot, places[known], before, after))]
+        if merged.gone is not None:
+            changed = [Write(Mode.UPSERT, after), Write(Mode.DELETE, merged.gone)]
+        else:
+            changed = [Write(Mode.REPLACE, after)]
+            if self._state.keys:
+                changed = [KeyedUpsert(Mode.UPSERT, after, keys=keys, seen=snapshot, places=places)]
+        if merged.gone is not None or not self._row_per_group:
+            written = self._write(snapshot, places[known], before, after)
+        elif self._keys_serve:
+            written = KeyedUpsert(Mode.UPSERT, self._rows(after), keys=keys)
+        else:
+            written = Write(Mode.UPSERT, self._rows(after))
+        return [*((self._groups, write) for write in changed), (self._table, written)]
 
-    def _places(self, snapshot: MemorySnapshot, gathered: pa.Table) -> Integers:
+    def _places(self, snapshot: MemorySnapshot, keys: Sequence[Hashable]) -> Integers:
         """Where the group of each contribution is; -1 for a new one."""
         if self._state.keys:
-            return snapshot.positions_of_keys(key_values(gathered, self._state.keys))
+            return snapshot.positions_of_keys(keys)
         return snapshot.visible_positions if len(snapshot) else np.full(1, -1)
 
     def _write(self, snapshot: MemorySnapshot, places: Integers, before: pa.Table, after: pa.Table) -> Write:
@@ -120,3 +136,9 @@ def _gives_row_per_group(plan: GroupedPlan, *, key: Sequence[str]) -> bool:
         return False
     items = dict(zip(final.names, final.items, strict=True))
     return bool(key) and {items[name] for name in key if name in items} == {ColumnRef(name) for name in plan.keys}
+
+
+def _keys_in_order(plan: GroupedPlan, *, key: Sequence[str]) -> bool:
+    """Whether the view's key columns are the group values in their own order."""
+    items = dict(zip(plan.final.names, plan.final.items or (), strict=False))
+    return [items.get(name) for name in key] == [ColumnRef(name) for name in plan.keys]

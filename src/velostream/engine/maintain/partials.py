@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velostream.engine.maintain.numbering import Numberings
 from velostream.errors import Category, QueryError
 from velostream.model.change import CHANGE
 from velostream.model.schema import Column, Schema
@@ -24,7 +25,7 @@ from velostream.model.types import render_type
 from velostream.sql.constants import EXACT, CastError, fit_decimal
 from velostream.sql.plan import AggregateFunction, Partial
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.keys import key_values
+from velostream.tables.memory.keys import as_array, decimals_of, key_values, small_integers
 
 _ROWS = "n"
 _NUMBER = "group"
@@ -70,22 +71,49 @@ class PartialState:
         """What so many groups have been that are new."""
         return pa.table([pa.nulls(groups, field.type) for field in self.schema.arrow], schema=self.schema.arrow)
 
-    def gathered(self, changes: pa.Table) -> pa.Table:
-        """What signed rows of the feed make of their groups: one row of contributions for each group they touch."""
+    def gathered(self, changes: pa.Table, numberings: Numberings | None = None) -> Gathered:
+        """What signed rows of the feed make of their groups: contributions to each group they touch.
+
+        `numberings` are those of others who are given the same rows.
+        """
+        if not self._is_numbered or not changes.num_rows:
+            return Gathered(self._by_values(changes))
+        numbered = (numberings or Numberings()).of(changes, self.keys)
+        columns = [*numbered.keys.columns, pa.array(numbered.rows)]
+        for partial in self.partials:
+            if partial.argument is None:
+                continue
+            values = changes.column(partial.argument)
+            columns.append(pa.array(numbered.count(values)))
+            if partial.function in _SUMMED:
+                sums = numbered.sum(values)
+                if sums is None:
+                    return Gathered(self._by_values(changes))
+                columns.append(decimals_of(sums, pa.decimal128(_WIDE_DIGITS, _scale(values.type))))
+        return Gathered(pa.Table.from_arrays(columns, schema=self.schema.arrow), numbered.key_values)
+
+    @cached_property
+    def _is_numbered(self) -> bool:
+        """Whether contributions follow from the numbers of groups: there are only counts and sums, and Arrow tells
+        the groups apart as SQL does.
+        """
+        types = [self.feed.column(key).type for key in self.keys]
+        return bool(types) and not self._extremes and not any(map(_differs_from_sql, types))
+
+    def _by_values(self, changes: pa.Table) -> pa.Table:
+        """Like `gathered`, for whatever rows and aggregates there are."""
         groups = self._taken_together(self._contributed(changes))
         columns = {}
         for name in (*self.keys, *self._counts, *self._sums, *self._ways):
             # Counts of values none of which is NULL are those of the rows.
             columns[name] = groups.column(name if name in groups.column_names else _ROWS)
-        for name in self._sums:
-            columns[name] = columns[name].cast(_wide(columns[name].type))
         for name in () if changes.num_rows else (*self._counts, *self._sums):
             columns[name] = _or_zero(columns[name])
         return pa.table(columns)
 
     def of_rows(self, rows: pa.Table) -> pa.Table:
         """The groups that all these signed rows make."""
-        gathered = self.gathered(rows)
+        gathered = self.gathered(rows).groups
         return self.merged(self.new(gathered.num_rows), gathered).state
 
     def merged(self, before: pa.Table, gathered: pa.Table) -> Merged:
@@ -93,18 +121,20 @@ class PartialState:
 
         Raises `QueryError` when a sum has more digits than a decimal.
         """
-        groups = self._added(before, gathered)
-        merged = self._narrowed(groups)
-        lost = pa.chunked_array([pa.array(np.zeros(groups.num_rows, dtype=np.bool_))])
+        merged = self._added(before, gathered)
+        named = list(self.keys) or [_ROWS]
+        rows = as_array(merged.column(_ROWS)).to_numpy()
+        alive = None if not self.keys or rows.min(initial=1) > 0 else pa.array(rows > 0)
+        gone = None if alive is None else merged.filter(pc.invert(alive)).select(named)
+        kept = merged if alive is None else merged.filter(alive)
+        if not self._extremes:
+            return Merged(kept, None, gone)
+        lost = pa.chunked_array([pa.array(np.zeros(merged.num_rows, dtype=np.bool_))])
         for number, kind in self._extremes.items():
-            kept, came, gone = (groups.column(f"{part}{number}") for part in "vcw")
-            lost = pc.or_(lost, pc.and_(_beats(kind, gone, kept), pc.invert(_beats(kind, came, gone))))
-        gone = merged.schema.empty_table()
-        alive = pc.greater(merged.column(_ROWS), 0)
-        if self.keys and not pc.all(alive).as_py():
-            gone = merged.filter(pc.invert(alive))
-            merged, lost = merged.filter(alive), lost.filter(alive)
-        return Merged(merged, merged.filter(lost).select(list(self.keys) or [_ROWS]), gone.select(list(self.keys)))
+            held, came, left = before[f"v{number}"], gathered[f"c{number}"], gathered[f"w{number}"]
+            lost = pc.or_(lost, pc.and_(_beats(kind, left, held), pc.invert(_beats(kind, came, left))))
+        lost = lost if alive is None else lost.filter(alive)
+        return Merged(kept, kept.filter(lost).select(named) if pc.any(lost).as_py() else None, gone)
 
     def with_extremes(self, state: pa.Table, rows: pa.Table) -> pa.Table:
         """The state with the smallest and largest values of some groups taken from all rows that those have."""
@@ -144,15 +174,6 @@ class PartialState:
             for number, partial in enumerate(self.partials)
             if partial.function in _EXTREMES
         }
-
-    def _added(self, before: pa.Table, gathered: pa.Table) -> pa.Table:
-        """Groups and contributions to them as one: counts and sums added, extremes (`v…`) as they were."""
-        columns = dict(zip(gathered.column_names, gathered.columns, strict=True))
-        for name in (*self._counts, *self._sums):
-            columns[name] = pc.add(_or_zero(before.column(name).cast(columns[name].type)), columns[name])
-        for number in self._extremes:
-            columns[f"v{number}"] = before.column(f"v{number}")
-        return pa.table(columns)
 
     def _contributed(self, changes: pa.Table) -> pa.Table:
         """What each row adds to its group: values that come as `c…`, values that go as `w…`.
@@ -216,17 +237,23 @@ class PartialState:
         """Names of exact sums, which need room to grow."""
         return tuple(f"s{n}" for n, partial in enumerate(self.partials) if partial.function in _SUMMED)
 
-    def _narrowed(self, groups: pa.Table) -> pa.Table:
-        """Groups in the columns of the state."""
+    def _added(self, before: pa.Table, gathered: pa.Table) -> pa.Table:
+        """Groups after contributions, in the columns of the state: counts and sums added, or the more extreme value."""
         extremes = {f"v{number}": (f"c{number}", kind) for number, kind in self._extremes.items()}
         columns = []
         for column in self.schema.columns:
-            values = groups.column(column.name)
-            if column.name in extremes:
-                name, kind = extremes[column.name]
-                came = groups.column(name)
-                values = pc.if_else(_beats(kind, came, values), came, values)
-            columns.append(_fitting(values, column.type) if column.name in self._sums else values)
+            name = column.name
+            if name in self.keys:
+                values = gathered.column(name)
+            elif name in extremes:
+                coming, kind = extremes[name]
+                came, held = gathered.column(coming), before.column(name)
+                values = pc.if_else(_beats(kind, came, held), came, held)
+            elif name in self._sums:
+                values = _fitting(_sum_of(before.column(name), gathered.column(name)), column.type)
+            else:
+                values = pc.add(_or_zero(before.column(name)), gathered.column(name))
+            columns.append(values)
         return pa.Table.from_arrays(columns, schema=self.schema.arrow)
 
     def _result(self, state: pa.Table, number: int, partial: Partial, type_: pa.DataType) -> pa.ChunkedArray:
@@ -239,9 +266,21 @@ class PartialState:
                 return state.column(f"v{number}")
         counts, sums = state.column(f"n{number}"), state.column(f"s{number}")
         if partial.function is AggregateFunction.SUM:
-            return _fitting(pc.if_else(pc.greater(counts, 0), sums, pa.scalar(None, sums.type)), type_)
+            if as_array(counts).to_numpy().min(initial=1) <= 0:
+                sums = pc.if_else(pc.greater(counts, 0), sums, pa.scalar(None, sums.type))
+            return _fitting(sums, type_)
         pairs = zip(sums.to_pylist(), counts.to_pylist(), strict=True)
         return pa.chunked_array([_typed([_average(*pair, type_) if pair[1] else None for pair in pairs], type_)])
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What rows contribute to the groups they touch."""
+
+    groups: pa.Table
+    """The keys of each group, what its counts and sums change by, and which values come (`c…`) and go (`w…`)."""
+    key_values: list[Hashable] | None = None
+    """The keys in the form of `keys.key_values`, if they are known."""
 
 
 @dataclass(frozen=True)
@@ -249,9 +288,9 @@ class Merged:
     """Groups after changes."""
 
     state: pa.Table
-    open: pa.Table
+    open: pa.Table | None
     """Keys of those that have yet to find their smallest or largest value."""
-    gone: pa.Table
+    gone: pa.Table | None
     """Keys of groups without rows."""
 
 
@@ -285,6 +324,16 @@ def _firsts(rows: pa.Table, keys: Sequence[str], numbers: Integers) -> pa.Table:
     # Of several places written for one number the last one stays, and that is the first one when written backwards.
     firsts[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)
     return rows.select(list(keys)).take(pa.array(firsts))
+
+
+def _sum_of(before: pa.ChunkedArray, added: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Sums and what is added to them, NULL counting as 0; in as many digits as that may take."""
+    one, other = small_integers(before), small_integers(added)
+    if one is not None and other is not None:
+        # Numbers of 63 bits add up to one of 64.
+        return pa.chunked_array([decimals_of(one + other, before.type)])
+    wide = _wide(before.type)
+    return pc.add(_or_zero(before.cast(wide)), added.cast(wide))
 
 
 def _scale(type_: pa.DataType) -> int:

@@ -207,7 +207,9 @@ class Chunks:
     def _take_from(self, chunk: int, positions: Integers, columns: Sequence[str] | None, schema: pa.Schema) -> pa.Table:
         batch, start = _select(self.batches[chunk], columns), self.starts[chunk]
         first, count = int(positions[0]), len(positions)
-        if int(positions[-1]) - first == count - 1 and (count == 1 or bool((np.diff(positions) == 1).all())):
+        if int(positions[-1]) - first == count - 1 and (
+            count == 1 or bool((positions[1:] - positions[:-1] == 1).all())
+        ):
             # One after another: nothing to copy.
             return _table(batch.slice(first - start, count), schema)
         return _table(batch.take(pa.array(positions - start)), schema)

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.keys import as_array, hashable_values, unscaled_words
+from velostream.tables.memory.keys import as_array, hashable_values
+from velostream.tables.memory.matching import Hashes, hash_rows
 
-_NULL_HASH = np.int64(-0x61C8864680B583EB)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT = np.uint64(29)
+_FEW_ROWS = 1000
+"""So many are matched value by value faster than by their hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ def match_rows(left: pa.Table, right: pa.Table) -> Matching:
     none = np.empty(0, dtype=np.int64)
     if not left.num_rows or not right.num_rows:
         return Matching(none, none)
+    if left.num_rows + right.num_rows <= _FEW_ROWS:
+        return _match_exactly(left, right)
     left_hashes, right_hashes = row_hashes(left), row_hashes(right)
     left_order = np.argsort(left_hashes, kind="stable")
     right_order = np.argsort(right_hashes, kind="stable")
@@ -64,13 +66,32 @@ def match_rows(left: pa.Table, right: pa.Table) -> Matching:
     return _match_exactly(left, right)
 
 
-def row_hashes(rows: pa.Table) -> Integers:
-    """A hash per row, equal for equal rows; meaningful in this process only. Equal hashes are no proof of equality."""
-    hashes = np.zeros(rows.num_rows, dtype=np.uint64)
-    for name in rows.column_names:
-        hashes = (hashes ^ _column_hashes(rows.column(name)).view(np.uint64)) * _MIX
-        hashes ^= hashes >> _SHIFT
-    return hashes.view(np.int64)
+def row_hashes(rows: pa.Table) -> Hashes:
+    """A hash per row, equal for equal rows. Equal hashes are no proof of equality."""
+    return hash_rows(rows.columns) if rows.num_columns else np.zeros(rows.num_rows, dtype=np.uint64)
+
+
+def first_equal_rows(rows: pa.Table, hashes: Hashes) -> Integers:
+    """For each row the first one that equals it, which may be itself; `hashes` are those of the rows."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    begins, lengths = runs(ordered)
+    firsts = np.arange(rows.num_rows)
+    if len(begins) == rows.num_rows:
+        return firsts
+    firsts[order] = np.repeat(order[begins], lengths)
+    others = np.flatnonzero(firsts != np.arange(len(firsts)))
+    if not rows_equal(rows.take(pa.array(others)), rows.take(pa.array(firsts[others]))).all():
+        known: dict[Hashable, int] = {}
+        firsts = np.array([known.setdefault(row, place) for place, row in enumerate(hashable_rows(rows))])
+    return firsts
+
+
+def runs(values: npt.NDArray[Any]) -> tuple[Integers, Integers]:
+    """Where runs of one value begin, and how long they are."""
+    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+    bounds = np.concatenate(([0], changes, [len(values)])) if len(values) else np.zeros(1, dtype=np.int64)
+    return bounds[:-1], bounds[1:] - bounds[:-1]
 
 
 def ranges(starts: Integers, counts: Integers) -> Integers:
@@ -83,7 +104,7 @@ def ranges(starts: Integers, counts: Integers) -> Integers:
 
 
 def _match_exactly(left: pa.Table, right: pa.Table) -> Matching:
-    """Without hashes to trust: for the rare case that two different rows share one."""
+    """Value by value: for few rows, and for the rare case that two different rows share a hash."""
     waiting: dict[Hashable, list[int]] = {}
     for index, row in enumerate(hashable_rows(left)):
         waiting.setdefault(row, []).append(index)
@@ -116,31 +137,6 @@ def _values_equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> npt.NDArray[
         equal = pc.or_(pc.fill_null(equal, False), pc.and_(pc.is_null(left), pc.is_null(right)))
     result: npt.NDArray[np.bool_] = _numpy(equal)
     return result
-
-
-def _column_hashes(column: pa.ChunkedArray) -> Integers:
-    array = as_array(column)
-    type_ = array.type
-    if not len(array) or array.null_count == len(array):
-        return np.full(len(array), _NULL_HASH)
-    if pa.types.is_decimal128(type_):
-        low, high = unscaled_words(array)
-        hashes = low ^ (high * np.int64(31))
-    elif pa.types.is_floating(type_):
-        floats = _numpy(pc.fill_null(array, 0.0)).astype(np.float64) + 0.0
-        floats[np.isnan(floats)] = np.nan
-        hashes = floats.view(np.int64)
-    elif pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-        hashes = _numpy(pc.fill_null(array.cast(pa.int64()), 0))
-    elif pa.types.is_date(type_):
-        hashes = _numpy(pc.fill_null(array.cast(pa.int32()).cast(pa.int64()), 0))
-    elif pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
-        hashes = _numpy(pc.fill_null(array.cast(pa.int64()), 0))
-    else:
-        hashes = np.fromiter(map(hash, hashable_values(array)), dtype=np.int64, count=len(array))
-    if array.null_count:
-        hashes = np.where(_numpy(array.is_null()), _NULL_HASH, hashes)
-    return np.ascontiguousarray(hashes)
 
 
 def _numpy(column: pa.Array | pa.ChunkedArray) -> Any:

@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from velostream.tables.memory.chunks import ORDINARY, ChunkPolicy, Chunks
 from velostream.tables.memory.column_index import ColumnIndex, key_picker
-from velostream.tables.memory.compare import row_hashes
 from velostream.tables.memory.growable import GrowableIntegers, Integers
 from velostream.tables.memory.hashed import HashedKeys, key_hasher
-from velostream.tables.memory.index import KeyDictionary, KeyHashes, PositionIndex
+from velostream.tables.memory.index import KeyDictionary, KeyHashes
 from velostream.tables.memory.journal import ALIVE, Journal, RowIds
 from velostream.tables.memory.keys import as_array, key_values
 from velostream.tables.memory.spill import mapped_batch, mapped_index
@@ -55,6 +54,8 @@ class Delta:
     removed: Integers
     keys: Sequence[Hashable] | None = None
     """Keys of the rows added, in a keyed table."""
+    olders: Integers | None = None
+    """The rows that had those keys before, if that is known; -1 where it isn't."""
 
     def __bool__(self) -> bool:
         return bool(self.rows.num_rows or len(self.removed))
@@ -127,8 +128,8 @@ class Generation:
         self._key_places = [schema.get_field_index(name) for name in key]
         self._key_of = key_picker(pa.schema([schema.field(name) for name in key]), self.key)
         self._key_of_row = key_picker(schema, self.key)
-        self.content: PositionIndex | None = None
-        """Row hash to positions; made when rows of a bag are first removed by value."""
+        self.content: HashedKeys | None = None
+        """All rows by all their values; made when rows of a bag are first removed by value."""
         self.length = 0
         self.alive = 0
 
@@ -193,14 +194,12 @@ class Generation:
             return
         if self.keys is not None:
             keys = key_values(delta.rows, self.key) if delta.keys is None else delta.keys
-            self.keys.add(keys, start, self.stored.chunks)
+            self.keys.add(keys, start, self.stored.chunks, delta.olders)
         for index in self.secondary.values():
             index.grow(self.stored, self.length)
-        if self.content is not None:
-            self.content.add(row_hashes(delta.rows).tolist(), start)
 
     def apply_rows(self, sequence: int, delta: RowDelta) -> Changed:
-        """Like `apply`. A bag with an index by row hash can't take rows this way."""
+        """Like `apply`."""
         rows, keys, gone = delta
         for row, key in zip(rows, keys or repeat(None), strict=False):
             self._add_row(row, key)
@@ -276,6 +275,7 @@ class Generation:
             + self.journal.nbytes
             + (0 if self.added_at is None else self.added_at.array.nbytes)
             + (0 if self.keys is None else self.keys.nbytes)
+            + (0 if self.content is None else self.content.nbytes)
             + sum(indexes)
         )
 
@@ -292,6 +292,8 @@ class Generation:
         if isinstance(self.keys, KeyHashes):
             self.keys.cover(chunks)
             self.keys.hashed.spill(lambda index: mapped_index(index, directory))
+        if self.content is not None:
+            self.content.spill(lambda index: mapped_index(index, directory))
 
     def older_than(self, cutoff: int) -> Integers:
         """Positions of the rows that are still there and were committed at or before a time in microseconds."""
@@ -335,7 +337,7 @@ class Generation:
             positions[pairs.rows] = pairs.positions
             return positions
         positions = np.fromiter(map(self.keys.find, keys, repeat(-1)), dtype=np.int64, count=len(keys))
-        known = np.flatnonzero(positions >= 0)
+        known = (positions >= 0).nonzero()[0]
         gone = self.removed.array[positions[known]] != ALIVE
         positions[known[gone]] = -1
         return positions
@@ -357,13 +359,11 @@ class Generation:
         """Call it as the writer."""
         self.secondary = {kept: index for kept, index in self.secondary.items() if kept != columns}
 
-    def content_index(self) -> PositionIndex:
-        """The index by row hash, made now if there is none. Call it as the writer."""
+    def content_index(self) -> HashedKeys:
+        """The rows by all their values, made now if there is no such index. Call it as the writer."""
         if self.content is None:
-            index = PositionIndex()
-            if self.length:
-                index.add(row_hashes(self.chunks.head(self.length)).tolist(), 0)
-            self.content = index
+            self.content = HashedKeys(self.schema.names)
+        self.content.grow(self.chunks, self.length)
         return self.content
 
     def with_columns(self, schema: pa.Schema) -> Generation:

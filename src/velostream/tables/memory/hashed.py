@@ -18,7 +18,7 @@ import pyarrow as pa
 from velostream.tables.memory.chunks import Chunks
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.hash_index import HashIndex, Pairs
-from velostream.tables.memory.matching import NULL_HASH, hash_rows, mixed, rows_match, text_hash
+from velostream.tables.memory.matching import NULL_HASH, Hashes, hash_rows, mixed, rows_match, text_hash
 
 _GROWTH = 4
 """An index that is not so many times as large as the rows to add is made anew with them."""
@@ -89,19 +89,22 @@ class HashedKeys:
 
     def find(self, keys: Sequence[pa.Array], chunks: Chunks, seen: Callable[[Integers], Any]) -> Pairs:
         """Rows that have one of the keys and are `seen` (a mask of positions), beside the numbers of the keys."""
-        hashes = hash_rows(keys)
-        found = [part.index.find(hashes) for part in self._parts]
-        rows = np.concatenate([np.empty(0, dtype=np.int64), *(pairs.rows for pairs in found)])
-        positions = np.concatenate([np.empty(0, dtype=np.int64), *(pairs.positions for pairs in found)])
-        visible = seen(positions)
-        if not visible.all():
-            rows, positions = rows[visible], positions[visible]
+        candidates = self.pairs(hash_rows(keys), seen)
+        rows, positions = candidates.rows, candidates.positions
         if len(positions):
             given = [array.take(pa.array(rows)) for array in keys] if _in_other_order(rows, keys[0]) else keys
             equal = rows_match(chunks.take(positions, self._key).columns, given)
             if not equal.all():
                 rows, positions = rows[equal], positions[equal]
         return Pairs(rows, positions)
+
+    def pairs(self, hashes: Hashes, seen: Callable[[Integers], Any]) -> Pairs:
+        """Rows that have one of the hashes and are `seen`; of each hash in ascending order. They are to be verified."""
+        found = [part.index.find(hashes) for part in self._parts]
+        rows = np.concatenate([np.empty(0, dtype=np.int64), *(pairs.rows for pairs in found)])
+        positions = np.concatenate([np.empty(0, dtype=np.int64), *(pairs.positions for pairs in found)])
+        visible = seen(positions)
+        return Pairs(rows, positions) if visible.all() else Pairs(rows[visible], positions[visible])
 
     def candidates(self, hash_: int, below: int) -> Sequence[int]:
         """Positions with a hash, the newest first; those at or after `below` left out."""

@@ -23,6 +23,8 @@ _FEWEST_HASHED = 4096
 _MOST_RECENT = 16384
 _NO_LIMIT = 1 << 62
 _SAMPLE = 1000
+_FEWEST_OLDERS = 64
+_NONE: Integers = np.empty(0, dtype=np.int64)
 _BYTES_OF_INT = 32
 _BYTES_OF_RECENT = 200
 
@@ -43,8 +45,11 @@ class KeyIndex(ABC):
         """The row that had the key of a row before it; -1 if there is none."""
 
     @abstractmethod
-    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
-        """Rows with these keys now stand at `start` and after, in these chunks; a key may not come twice."""
+    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks, olders: Integers | None = None) -> None:
+        """Rows with these keys now stand at `start` and after, in these chunks; a key may not come twice.
+
+        `olders` are their newest rows until now, if that is known; -1 where it isn't.
+        """
 
     @abstractmethod
     def add_one(self, key: Hashable, position: int) -> None:
@@ -56,45 +61,102 @@ class KeyIndex(ABC):
         """About how many bytes it takes."""
 
 
+class _Olders:
+    """For rows that had one before them: its position. Rows are told of in ascending order.
+
+    Written by one thread, read by any: room is made by a copy, which takes the place of what readers hold.
+    """
+
+    __slots__ = ("_array", "first", "view")
+
+    def __init__(self) -> None:
+        self.first = -1
+        """The first row told of."""
+        self._array: Integers = _NONE
+        self.view: memoryview[int] = memoryview(self._array)  # type: ignore[arg-type]
+        """For each row from the first one on: the one before it, or -1. It ends where nothing is known yet."""
+
+    def of(self, position: int) -> int:
+        view, at = self.view, position - self.first
+        return view[at] if 0 <= at < len(view) else -1
+
+    def put(self, positions: Integers, olders: Integers) -> None:
+        if len(positions):
+            self._reach(int(positions[0]), int(positions[-1]) + 1)
+            self._array[positions - self.first] = olders
+
+    def put_one(self, position: int, older: int) -> None:
+        at = position - self.first
+        if self.first < 0 or at >= len(self.view):
+            self._reach(position, position + 1)
+            at = position - self.first
+        self.view[at] = older
+
+    def pairs(self) -> tuple[Integers, Integers]:
+        """The rows told of, and the one before each of them."""
+        rows = np.flatnonzero(self._array >= 0)
+        return rows + self.first, self._array[rows]
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
+
+    def _reach(self, first: int, end: int) -> None:
+        if self.first < 0:
+            self.first = first
+        length = len(self._array)
+        if end - self.first > length:
+            grown: Integers = np.full(max(end - self.first, length + length // 2, _FEWEST_OLDERS), -1)
+            grown[:length] = self._array
+            self._array = grown
+            self.view = memoryview(grown)  # type: ignore[arg-type]
+
+
 class KeyDictionary(KeyIndex):
     """The fastest to ask for single keys: every key in a dictionary."""
 
     def __init__(self, hashed: HashedKeys | None) -> None:
         self.newest: dict[Hashable, int] = {}
-        self.previous: dict[int, int] = {}
         self.hashed = hashed
         self.find = self.newest.get
+        self._olders = _Olders()
 
     def older(self, position: int) -> int:
-        return self.previous.get(position, -1)
+        return self._olders.of(position)
 
-    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
-        newest, positions = self.newest, range(start, start + len(keys))
+    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks, olders: Integers | None = None) -> None:
+        newest = self.newest
         if newest:
-            olders = list(map(self.find, keys, repeat(-1)))
-            pairs = zip(positions, olders, strict=True)
-            self.previous.update(((at, older) for at, older in pairs if older >= 0) if -1 in olders else pairs)
-        newest.update(zip(keys, positions, strict=True))
+            if olders is not None and olders.min(initial=0) >= 0:
+                self._olders.put(np.arange(start, start + len(keys)), olders)
+            else:
+                self._put_olders(start, np.fromiter(map(self.find, keys, repeat(-1)), np.int64, len(keys)))
+        newest.update(zip(keys, range(start, start + len(keys)), strict=True))
 
     def add_one(self, key: Hashable, position: int) -> None:
         older = self.find(key, -1)
         if older >= 0:
-            self.previous[position] = older
+            self._olders.put_one(position, older)
         self.newest[key] = position
 
     def add_history(self, keys: Sequence[Hashable], start: int) -> None:
         """Like `add` for rows of several commits at once, in which a key may come again."""
-        newest, previous = self.newest, self.previous
+        newest = self.newest
         if not newest:
             newest.update(zip(keys, range(start, start + len(keys)), strict=True))
             if len(newest) == len(keys):
                 return
             newest.clear()
+        olders: list[int] = []
         for position, key in enumerate(keys, start):
-            older = newest.get(key)
-            if older is not None:
-                previous[position] = older
+            olders.append(newest.get(key, -1))
             newest[key] = position
+        self._put_olders(start, _integers(olders))
+
+    def _put_olders(self, start: int, olders: Integers) -> None:
+        """The rows before those that stand at `start` and after; -1 for none."""
+        known = (olders >= 0).nonzero()[0]
+        self._olders.put(start + known, olders[known])
 
     @property
     def nbytes(self) -> int:
@@ -102,11 +164,7 @@ class KeyDictionary(KeyIndex):
         of_keys = sum(map(getsizeof, sampled)) / len(sampled) if sampled else 0
         of_hashes = 0 if self.hashed is None else self.hashed.nbytes
         return int(
-            getsizeof(self.newest)
-            + getsizeof(self.previous)
-            + len(self.newest) * (of_keys + _BYTES_OF_INT)
-            + 2 * len(self.previous) * _BYTES_OF_INT
-            + of_hashes
+            getsizeof(self.newest) + len(self.newest) * (of_keys + _BYTES_OF_INT) + self._olders.nbytes + of_hashes
         )
 
     def renumbered(self, new_position: Integers, hashed: HashedKeys | None) -> KeyDictionary:
@@ -116,9 +174,9 @@ class KeyDictionary(KeyIndex):
         renumbered.newest.update(zip(self.newest, positions.tolist(), strict=True))
         for key in compress(self.newest, (positions < 0).tolist()):
             del renumbered.newest[key]
-        rows, older = new_position[_integers(self.previous)], new_position[_integers(self.previous.values())]
-        kept = (rows >= 0) & (older >= 0)
-        renumbered.previous.update(zip(rows[kept].tolist(), older[kept].tolist(), strict=True))
+        rows, olders = (new_position[positions] for positions in self._olders.pairs())
+        kept = (rows >= 0) & (olders >= 0)
+        renumbered._olders.put(rows[kept], olders[kept])
         return renumbered
 
 
@@ -153,7 +211,7 @@ class KeyHashes(KeyIndex):
         previous = self._recent.previous.get(position)
         return self._hashed(self._key_at(position), position, -1) if previous is None else previous
 
-    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks) -> None:
+    def add(self, keys: Sequence[Hashable], start: int, chunks: Chunks, olders: Integers | None = None) -> None:
         if len(keys) < _FEWEST_HASHED:
             for position, key in enumerate(keys, start):
                 self.add_one(key, position)

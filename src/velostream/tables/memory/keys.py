@@ -92,6 +92,32 @@ def unscaled_words(column: pa.Array) -> tuple[Integers, Integers]:
     return window[:, 0], window[:, 1]
 
 
+def small_integers(column: pa.Array | pa.ChunkedArray) -> Integers | None:
+    """The values of integers or, unscaled, of decimals, 0 for NULL; None where one takes more than 63 bits."""
+    array = as_array(column)
+    if not pa.types.is_decimal128(array.type):
+        if not pa.types.is_signed_integer(array.type):
+            return None
+        filled = array.fill_null(0) if array.null_count else array
+        low: Integers = filled.to_numpy().astype(np.int64, copy=False)
+        return low if (low >> 62 == low >> 63).all() else None
+    if array.null_count == len(array):
+        return np.zeros(len(array), dtype=np.int64)
+    low, high = unscaled_words(array)
+    if array.null_count:
+        known = as_array(array.is_valid()).to_numpy(zero_copy_only=False)
+        low, high = np.where(known, low, 0), np.where(known, high, 0)
+    return low if (low >> 62 == high).all() else None
+
+
+def decimals_of(unscaled: Integers, type_: pa.DataType) -> pa.Array:
+    """Decimals of 128 bits from the numbers behind them, none of which has more digits than the type."""
+    words = np.empty((len(unscaled), 2), dtype=np.int64)
+    words[:, 0] = unscaled
+    words[:, 1] = unscaled >> 63
+    return pa.Array.from_buffers(type_, len(unscaled), [None, pa.py_buffer(words)])
+
+
 def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

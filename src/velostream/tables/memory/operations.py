@@ -77,6 +77,31 @@ ARITHMETIC: dict[str, Callable[[Values, Values], Values]] = {
 }
 
 
+def capped(operator: str, type_: pa.DataType) -> Callable[[Values, Values], Values]:
+    """`+ - *` of decimals whose exact result may have more than 38 digits; `pa.ArrowInvalid` where it does.
+
+    Most values are far smaller than their types allow: then all is done in the narrower ones that hold them.
+    """
+
+    def run(left: Values, right: Values) -> Values:
+        narrow = [value.cast(pa.decimal128(_digits(value), value.type.scale)) for value in (left, right)]
+        try:
+            return ARITHMETIC[operator](*narrow).cast(type_)
+        except pa.ArrowInvalid:
+            wide = [value.cast(pa.decimal256(value.type.precision, value.type.scale)) for value in (left, right)]
+            return ARITHMETIC[operator](*wide).cast(type_)
+
+    return run
+
+
+def _digits(values: Values) -> int:
+    """The precision that some decimals need in their scale."""
+    column = pa.array([values.as_py()], values.type) if isinstance(values, pa.Scalar) else values
+    extremes = [value for value in pc.min_max(column).as_py().values() if value is not None]
+    scale: int = column.type.scale
+    return max([1, scale, *(len(value.as_tuple().digits) for value in extremes)])
+
+
 def divide(left: Values, right: Values) -> Values:
     _refuse_zero(left, right)
     return pc.divide(left, right)

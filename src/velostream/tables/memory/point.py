@@ -11,7 +11,7 @@ from typing import Any
 
 from velostream.errors import TableError
 from velostream.model.change import Mode
-from velostream.tables.memory.encode import NeedsArrow, RowEncoder
+from velostream.tables.memory.encode import RowEncoder
 from velostream.tables.memory.generation import Changed, Generation, RowDelta
 from velostream.tables.memory.index import KeyIndex
 from velostream.tables.memory.journal import ALIVE
@@ -44,8 +44,6 @@ class PointWriter:
         generation = self._generation
         keys = generation.keys
         if keys is None:
-            if generation.content is not None:
-                raise NeedsArrow
             return generation.apply_rows(number, RowDelta(rows)) if rows else UNCHANGED
         if len(rows) == 1:
             return self._put_one(number, rows[0], keys, mode)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from velostream.errors import ClosedError, NotFoundError, StateError
 from velostream.model.change import Epoch, JsonValue, Write
@@ -275,6 +275,10 @@ class CommitSequence:
 
     def writer(self, name: str) -> WriterState | None:
         return self._writers.get(name)
+
+    def positions(self) -> list[Mapping[str, Any]]:
+        """Those of all writers."""
+        return [state.position for state in self._writers.values()]
 
     def forget_writer(self, name: str) -> None:
         """Drop a writer's epoch and position, durably. Its next epoch may have any number."""

@@ -7,7 +7,8 @@ result is a `Delta`: the net change, in which no row is both added and removed.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +16,32 @@ import pyarrow as pa
 from velostream.errors import TableError
 from velostream.model.change import CHANGE, Mode, Scope, Write
 from velostream.model.schema import Schema
-from velostream.tables.memory.compare import hashable_rows, match_rows, row_hashes, rows_equal
+from velostream.tables.memory.compare import first_equal_rows, match_rows, row_hashes, rows_equal, runs
 from velostream.tables.memory.conform import check_not_null, conform
 from velostream.tables.memory.generation import Delta, Generation
 from velostream.tables.memory.growable import Integers, Mask
+from velostream.tables.memory.hash_index import HashIndex, Pairs
 from velostream.tables.memory.journal import ALIVE
 from velostream.tables.memory.keys import key_normaliser, key_values
+from velostream.tables.memory.matching import Hashes
 from velostream.tables.memory.values import python_value
 
+if TYPE_CHECKING:
+    from velostream.tables.memory.snapshot import MemorySnapshot
+
 _NONE: Integers = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedUpsert(Write):
+    """An upsert of rows no two of which have the same key, by a writer who knows their keys already."""
+
+    keys: Sequence[Hashable] = ()
+    """That of each row, in the form of `keys.key_values`."""
+    seen: MemorySnapshot | None = None
+    """What the writer read before; where nothing has changed since then, `places` are taken as they are."""
+    places: Integers = field(default_factory=lambda: _NONE)
+    """Where that has the row of each key, -1 for nowhere. Such rows are replaced, even by equal ones."""
 
 
 class Stage:
@@ -41,6 +59,7 @@ class Stage:
         """Positions removed so far: of the generation, and of rows staged earlier."""
         self._staged: list[pa.Table] = []
         self._staged_keys: list[Sequence[Hashable] | None] = []
+        self._staged_olders: list[Integers | None] = []
         self._staged_rows = 0
         self._writes = 0
         self._unindexed: list[tuple[Sequence[Hashable], Integers]] = []
@@ -57,7 +76,7 @@ class Stage:
             case Mode.APPEND:
                 self._add(self._conformed(write.rows), None)
             case Mode.UPSERT if keyed:
-                self._upsert(self._conformed(write.rows))
+                self._upsert(self._conformed(write.rows), write)
             case Mode.UPSERT:
                 self._add(self._conformed(write.rows), None)
             case Mode.DELETE if keyed:
@@ -87,8 +106,9 @@ class Stage:
             if len(same.left):
                 rows = rows.filter(pa.array(_all_but(same.right, rows.num_rows)))
                 removed = removed[_all_but(same.left, len(removed))]
-        keys = self._staged_keys[0] if len(self._staged) == 1 and rows.num_rows == self._staged_rows else None
-        return Delta(rows, np.sort(removed), keys)
+        if len(self._staged) == 1 and rows.num_rows == self._staged_rows:
+            return Delta(rows, np.sort(removed), self._staged_keys[0], self._staged_olders[0])
+        return Delta(rows, np.sort(removed))
 
     def _append(self, rows: pa.Table) -> None:
         keys = key_values(rows, self._schema.key)
@@ -103,14 +123,19 @@ class Stage:
             raise TableError.duplicate_key(self._name, self._shown_key(rows, int(taken[0])))
         self._add(rows, keys)
 
-    def _upsert(self, rows: pa.Table) -> None:
-        keys = key_values(rows, self._schema.key)
-        rows, keys = _last_of_each(rows, keys)
-        self._put(rows, keys, self._current(keys, rows))
+    def _upsert(self, rows: pa.Table, write: Write) -> None:
+        if not isinstance(write, KeyedUpsert):
+            rows, keys = _last_of_each(rows, key_values(rows, self._schema.key))
+            self._put(rows, keys, self._current(keys, rows))
+        elif self._writes == 1 and write.seen is not None and write.seen.is_newest_of(self._generation):
+            self._remove(write.places[write.places >= 0], None)
+            self._add(rows, write.keys, write.places)
+        else:
+            self._put(rows, write.keys, self._current(write.keys, rows))
 
     def _put(self, rows: pa.Table, keys: Sequence[Hashable], current: Integers) -> None:
         """Make these the rows of their keys, which are at `current` now; equal rows stay where they are."""
-        existing = np.flatnonzero(current >= 0)
+        existing = (current >= 0).nonzero()[0]
         if len(existing):
             given = rows if len(existing) == rows.num_rows else rows.take(pa.array(existing))
             same = rows_equal(self._rows_at(current[existing]), given)
@@ -120,7 +145,8 @@ class Stage:
                 wanted = _all_but(existing[same], len(keys))
                 rows = rows.filter(pa.array(wanted))
                 keys = [key for key, wants in zip(keys, wanted.tolist(), strict=True) if wants]
-        self._add(rows, keys)
+                current = current[wanted]
+        self._add(rows, keys, current)
 
     def _delete_keys(self, rows: pa.Table) -> None:
         rows, keys = _last_of_each(rows, key_values(rows, self._schema.key))
@@ -137,15 +163,17 @@ class Stage:
         # A removal may carry no more than the key, so NOT NULL is held for the rows added only.
         conformed = conform(plain, table=self._name, schema=self._schema, check_nulls=False)
         keys = key_values(conformed, self._schema.key)
-        last_of_key = dict(zip(keys, range(len(keys)), strict=True))
-        last = np.sort(np.fromiter(last_of_key.values(), dtype=np.int64, count=len(last_of_key)))
-        gone, added = last[signs[last] < 0], last[signs[last] > 0]
-        if len(gone):
+        last = np.arange(len(keys)) if len(set(keys)) == len(keys) else _last_places(keys)
+        comes = signs[last] > 0
+        if not comes.all():
+            gone = last[~comes]
             self._delete_keys(conformed.select(list(self._schema.key)).take(pa.array(gone)))
-        if len(added):
-            upserted = conformed.take(pa.array(added))
+        if comes.any():
+            added = last[comes]
+            upserted, upserted_keys = conformed, keys
+            if len(added) < len(keys):
+                upserted, upserted_keys = conformed.take(pa.array(added)), [keys[row] for row in added.tolist()]
             check_not_null(upserted, table=self._name, schema=self._schema)
-            upserted_keys = [keys[row] for row in added.tolist()]
             self._put(upserted, upserted_keys, self._current(upserted_keys, upserted))
 
     def _signs(self, rows: pa.Table) -> Integers:
@@ -163,65 +191,57 @@ class Stage:
         if not (signs < 0).any():
             self._add(rows, None)
             return
-        groups = self._equal_rows(rows, signs)
-        added: list[int] = []
-        removed: list[int] = []
-        for group, present in groups:
-            pending: list[int] = []
-            gone: list[int] = []
-            for row in group:
-                if signs[row] > 0:
-                    pending.append(row)
-                elif pending:
-                    pending.pop()
-                elif len(gone) < len(present):
-                    gone.append(present[len(gone)])
-            # What is both removed and added again stays where it is.
-            unchanged = min(len(pending), len(gone))
-            added += pending[unchanged:]
-            removed += gone[unchanged:]
-        self._remove(np.array(removed, dtype=np.int64), None)
-        self._add(rows.take(pa.array(sorted(added), type=pa.int64())), None)
+        hashes = row_hashes(rows)
+        firsts = first_equal_rows(rows, hashes)
+        order = np.argsort(firsts, kind="stable")
+        begins, lengths = runs(firsts[order])
+        group_of = np.repeat(np.arange(len(begins)), lengths)
+        steps = signs[order].astype(np.int64)
+        counts = np.cumsum(steps)
+        lowest = np.minimum.reduceat(counts, begins) - (counts[begins] - steps[begins])
+        # So many removals of a group find no row that was added before them, and take one that is there.
+        taking = np.maximum(0, -lowest)
+        first_rows = firsts[order[begins]]
+        looking = np.flatnonzero(taking)
+        found = self._equal_now(rows.take(pa.array(first_rows[looking])), hashes[first_rows[looking]], taking[looking])
+        found_of = looking[found.rows]
+        gone = np.bincount(found_of, minlength=len(begins))
+        pending = np.add.reduceat(steps, begins) + taking
+        # What is both removed and added again stays where it is.
+        unchanged = np.minimum(pending, gone)
+        self._remove(found.positions[_places_within(found_of) >= unchanged[found_of]], None)
+        adding = np.flatnonzero(steps > 0)
+        added = order[adding[_places_within(group_of[adding]) < (pending - unchanged)[group_of[adding]]]]
+        self._add(rows.take(pa.array(np.sort(added))), None)
 
-    def _equal_rows(self, rows: pa.Table, signs: Integers) -> list[tuple[list[int], list[int]]]:
-        """The given rows in groups of equal ones, each with the positions of equal rows that are there now."""
-        groups: dict[Hashable, list[int]] = {}
-        for row, hash_ in enumerate(row_hashes(rows).tolist()):
-            groups.setdefault(hash_, []).append(row)
-        # Groups are mostly of one row or two, for which NumPy's own sum takes as long as all the rest.
-        goes = (signs < 0).tolist()
-        present = self._with_hashes({hash_: sum(goes[row] for row in group) for hash_, group in groups.items()})
-        firsts = [group[0] for group in groups.values() for _ in group]
-        given = [row for group in groups.values() for row in group]
-        firsts += [group[0] for hash_, group in groups.items() for _ in present[hash_]]
-        found = np.array([position for hash_ in groups for position in present[hash_]], dtype=np.int64)
-        compared = pa.concat_tables([rows.take(pa.array(given)), self._rows_at(found)])
-        if not rows_equal(compared, rows.take(pa.array(firsts))).all():
-            # Two different rows share a hash, so hashes can't tell them apart.
-            exact = hashable_rows(compared)
-            groups, present = {}, {}
-            for row, value in zip(given, exact, strict=False):
-                groups.setdefault(value, []).append(row)
-            for position, value in zip(found.tolist(), exact[len(given) :], strict=True):
-                present.setdefault(value, []).append(position)
-        return [(group, present.get(value, [])) for value, group in groups.items()]
-
-    def _with_hashes(self, wanted: dict[Hashable, int]) -> dict[Hashable, list[int]]:
-        """Positions of rows there are now, for each hash as many as are wanted (more where hashes may collide)."""
+    def _equal_now(self, rows: pa.Table, hashes: Hashes, most: Integers) -> Pairs:
+        """Of different rows: where rows that equal them are now, in their order, as many of each as `most` says."""
         index = self._generation.content_index()
-        gone = set(self._removed.tolist())
-        removed_by = self._generation.removed.view
-        found: dict[Hashable, list[int]] = {}
-        for hash_, count in wanted.items():
-            alive = (at for at in index.find(hash_) if removed_by[at] == ALIVE and at not in gone) if count else ()
-            found[hash_] = list(alive)
-        position = self._base
-        for staged in self._staged:
-            for hash_ in row_hashes(staged).tolist():
-                if wanted.get(hash_) and position not in gone:
-                    found[hash_].append(position)
-                position += 1
-        return found
+        removed_by, gone = self._generation.removed.values(), self._removed
+
+        def stays(positions: Integers) -> Mask:
+            mask: Mask = (removed_by[positions] == ALIVE) & ~np.isin(positions, gone)
+            return mask
+
+        pairs = [index.pairs(hashes, stays)]
+        if self._staged:
+            of_staged = np.concatenate([row_hashes(staged) for staged in self._staged])
+            staged = HashIndex.of(of_staged, np.arange(self._base, self._base + len(of_staged))).find(hashes)
+            stay = ~np.isin(staged.positions, gone)
+            pairs.append(Pairs(staged.rows[stay], staged.positions[stay]))
+        found = np.concatenate([pair.rows for pair in pairs])
+        positions = np.concatenate([pair.positions for pair in pairs])
+        order = np.argsort(found, kind="stable")
+        candidates = Pairs(found[order], positions[order])
+        chosen = _as_many(candidates, most)
+        if self._are_equal(chosen, rows).all():
+            return chosen
+        # Other rows share a hash with some of them.
+        equal = self._are_equal(candidates, rows)
+        return _as_many(Pairs(candidates.rows[equal], candidates.positions[equal]), most)
+
+    def _are_equal(self, pairs: Pairs, rows: pa.Table) -> Mask:
+        return rows_equal(self._rows_at(pairs.positions), rows.take(pa.array(pairs.rows)))
 
     def _replace_keyed(self, rows: pa.Table, scope: Scope | None) -> None:
         keys = key_values(rows, self._schema.key)
@@ -275,7 +295,8 @@ class Stage:
             positions = np.fromiter(staged, dtype=np.int64, count=len(keys))
         return positions
 
-    def _add(self, rows: pa.Table, keys: Sequence[Hashable] | None) -> None:
+    def _add(self, rows: pa.Table, keys: Sequence[Hashable] | None, olders: Integers | None = None) -> None:
+        """`olders` are where rows of these keys are now, which are to be removed; -1 for nowhere."""
         if not rows.num_rows:
             return
         start = self._base + self._staged_rows
@@ -283,6 +304,7 @@ class Stage:
             self._unindexed.append((keys, np.arange(start, start + rows.num_rows)))
         self._staged.append(rows)
         self._staged_keys.append(keys)
+        self._staged_olders.append(olders)
         self._staged_rows += rows.num_rows
 
     def _remove(self, positions: Integers, keys: Sequence[Hashable] | None) -> None:
@@ -319,8 +341,26 @@ def _last_of_each(rows: pa.Table, keys: list[Hashable]) -> tuple[pa.Table, list[
     """The last row of every key."""
     if len(set(keys)) == len(keys):
         return rows, keys
-    kept = sorted(dict(zip(keys, range(len(keys)), strict=True)).values())
-    return rows.take(pa.array(kept)), [keys[row] for row in kept]
+    kept = _last_places(keys)
+    return rows.take(pa.array(kept)), [keys[row] for row in kept.tolist()]
+
+
+def _last_places(keys: Sequence[Hashable]) -> Integers:
+    """Where each different key stands last, in order."""
+    last = dict(zip(keys, range(len(keys)), strict=True)).values()
+    return np.sort(np.fromiter(last, dtype=np.int64, count=len(last)))
+
+
+def _places_within(groups: Integers) -> Integers:
+    """For numbers of groups, those of a group one after another: the how manieth of its group each is."""
+    begins, lengths = runs(groups)
+    return np.arange(len(groups)) - np.repeat(begins, lengths)
+
+
+def _as_many(pairs: Pairs, most: Integers) -> Pairs:
+    """The first pairs of each row, at most so many."""
+    wanted = _places_within(pairs.rows) < most[pairs.rows]
+    return Pairs(pairs.rows[wanted], pairs.positions[wanted])
 
 
 def _all_but(indexes: Integers, length: int) -> Mask:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from velostream.errors import NotFoundError, TableError
 from velostream.model.change import Mode, Scope, Write
 from velostream.model.schema import Column, Schema
-from velostream.tables.memory import CommitSequence, MemoryTable, Part
+from velostream.tables.memory import CommitSequence, MemoryTable, Part, compare, hashed, stage
 
 from .conftest import changes, tuples, write
 
@@ -266,19 +270,70 @@ def test_equality_is_by_value_at_any_depth(sequence: CommitSequence):
     assert table.snapshot().count() == 2
 
 
-def test_rows_with_equal_hashes_are_told_apart(bag, monkeypatch):
+def without_telling_hashes(monkeypatch):
     """Hashes only sort candidates; here all rows share one."""
-    import numpy as np
+    for module in (compare, stage, hashed):
+        name = "hash_rows" if module is hashed else "row_hashes"
+        monkeypatch.setattr(module, name, lambda rows: np.zeros(len(rows[0]), dtype=np.uint64))
+    monkeypatch.setattr(compare, "_FEW_ROWS", 0)
 
-    from velostream.tables.memory import compare, generation, stage
 
-    for module in (compare, stage, generation):
-        monkeypatch.setattr(module, "row_hashes", lambda rows: np.zeros(rows.num_rows, dtype=np.int64))
+def test_rows_with_equal_hashes_are_told_apart(bag, monkeypatch):
+    without_telling_hashes(monkeypatch)
     bag.commit(write(Mode.APPEND, (1, "a"), (2, "b"), (2, "b"), (3, "c")))
     bag.commit(write(Mode.DELETE, (2, "b"), (4, "d")))
     assert now(bag) == [(1, "a"), (2, "b"), (3, "c")]
     bag.commit(write(Mode.REPLACE, (3, "c"), (2, "b"), (5, "e")))
     assert tuples(bag.changes(2).arrow) == [(1, "a", -1), (5, "e", 1)]
+
+
+SOME = st.sampled_from([(1, "a"), (1, None), (2, "a"), (2, "b"), (None, None)])
+SIGNED = st.lists(st.tuples(SOME, st.sampled_from([1, -1])), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("telling", [True, False], ids=["hashes tell", "all share one hash"])
+@given(commits=st.lists(st.lists(SIGNED, min_size=1, max_size=3), min_size=1, max_size=5))
+@settings(deadline=None)
+def test_a_bag_counts_what_comes_and_goes_in_its_order(telling, commits):
+    with pytest.MonkeyPatch.context() as patching:
+        if not telling:
+            without_telling_hashes(patching)
+        with_model(commits)
+
+
+def with_model(commits: list[list[list[tuple[tuple[object, ...], int]]]]) -> None:
+    sequence = CommitSequence.open(None)
+    bag = sequence.create_table("bag", name="bag", schema=Schema.of(("id", "BIGINT"), ("name", "STRING")))
+    model: Counter[tuple[object, ...]] = Counter()
+    for steps in commits:
+        before = Counter(model)
+        for row, sign in (change for step in steps for change in step):
+            # A removal that finds no row does nothing.
+            model[row] = max(0, model[row] + sign)
+        writes = [(bag, changes(*((*row, sign) for row, sign in step))) for step in steps]
+        commit = sequence.commit(Part(writes=writes))
+        assert Counter(map(tuple, (row.values() for row in bag.snapshot().scan().to_pylist()))) == +model
+        added, removed = commit.changed.get("bag", (0, 0))
+        assert (added, removed) == ((model - before).total(), (before - model).total())
+    sequence.close()
+
+
+def test_a_bag_counts_many_rows_as_it_counts_few(bag):
+    """More rows than are compared one by one, twice each, with text of every length; some rows come back."""
+    rows = [(number, "x" * (number % 40)) for number in range(3000)]
+    bag.commit(write(Mode.APPEND, *rows, *rows))
+    bag.commit(changes(*((*row, -1) for row in rows), *((*row, 1) for row in rows[:1000])))
+    assert Counter(now(bag)) == Counter(rows + rows[:1000])
+    bag.commit(write(Mode.REPLACE, *rows[500:]))
+    assert tuples(bag.changes(2).arrow) == sorted(((*row, -1) for row in [*rows[:500], *rows[:1000]]), key=repr)
+
+
+def test_rows_written_one_by_one_are_removed_by_value_too(bag):
+    bag.commit(write(Mode.APPEND, (1, "a"), (2, "b")))
+    bag.commit(write(Mode.DELETE, (2, "b")))
+    assert bag.write_records(Mode.APPEND, [{"id": 2, "name": "b"}, {"id": 3, "name": "c"}])
+    bag.commit(write(Mode.DELETE, (2, "b"), (1, "a")))
+    assert now(bag) == [(3, "c")]
 
 
 def test_columns_match_in_any_case_and_missing_ones_are_null(people):
