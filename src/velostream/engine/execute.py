@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from velostream.engine.catalog import Entry
-from velostream.engine.options import is_realtime, query_options
+from velostream.engine.options import query_options, trigger_of
 from velostream.engine.pending import PendingTransactions
 from velostream.engine.pulling import Puller
 from velostream.engine.realtime.job import EXPLAINED
@@ -23,6 +23,7 @@ from velostream.engine.transactions import Transaction
 from velostream.engine.writing import TableWriter, refused_in_transaction
 from velostream.errors import NotExecutableError, NotFoundError, ValidationError
 from velostream.model.change import Epoch
+from velostream.model.variant import holds_variant
 from velostream.sql import statements as st
 from velostream.sql.explain import explain_rows, validate_statement
 from velostream.sql.explain_changes import changes_by_rows, explain_change
@@ -185,6 +186,14 @@ class Executor:
         entry = self._entry(statement.table.text)
         table = self._context.table_of(entry)
         columns = [table.schema.column(name).name for name in statement.columns]
+        unordered = next((name for name in columns if holds_variant(table.schema.column(name).type)), None)
+        if unordered is not None:
+            raise ValidationError(
+                f'column "{unordered}" is {table.schema.column(unordered).sql_type} and can\'t be indexed',
+                detail="VARIANTs have no order and are not compared",
+                code="wrong-type",
+                text=statement.text,
+            )
         if any(statement.name.text in other.indexes for other in self._context.catalog):
             raise ValidationError(f'index "{statement.name.text}" exists already', text=statement.text)
         table.create_index(tuple(columns))
@@ -218,12 +227,15 @@ class Executor:
         plan, lens = self._launcher.binder.plan(
             query, options=options, text=inner.text, continuous=not isinstance(inner, st.Select)
         )
-        if is_realtime(options):
+        trigger = trigger_of(options)
+        if trigger.realtime:
             # Says why not, if it can't be.
             self._launcher.check_realtime(plan, lens, getattr(inner, "target", None))
             rows = [*explain_rows(plan, extended=statement.extended), *EXPLAINED]
             return Result.rows(["property", "value"], rows)
         rows = [*explain_rows(plan, extended=statement.extended), *self._puller.pushed_down(plan)]
+        if trigger.shown is not None:
+            rows.append(("trigger", trigger.shown))
         return Result.rows(["property", "value"], rows)
 
     def _validate(self, statement: st.Validate) -> Result:

@@ -29,11 +29,12 @@ from velostream.engine.relations import WORKER_TOKEN, WorkerError, spark_errors_
 from velostream.errors import Category, QueryError, StateError, ValidationError
 from velostream.model.rows import MisfitError, fit_value
 from velostream.model.types import parse_type, render_type
+from velostream.model.variant import holds_variant
 from velostream.sql.functions import is_aggregate
 from velostream.sql.parse import parse_expression
 from velostream.sql.path_values import JSON_VALUES
 from velostream.sql.rules.rename_aggregates import is_renamed
-from velostream.tables.memory.values import python_values
+from velostream.tables.memory.values import shown_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,14 +200,16 @@ class _Evaluation:
 
 
 def _over_rows(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
-    return _fitted([function(*row) for row in zip(*map(python_values, arguments), strict=True)], returns)
+    return _fitted([function(*row) for row in zip(*map(shown_values, arguments), strict=True)], returns)
 
 
 def _fitted(values: list[Any], returns: pa.DataType) -> pa.Array:
     try:
-        return pa.array(values, returns)
+        if not holds_variant(returns):
+            return pa.array(values, returns)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.array([None if value is None else fit_value(value, returns) for value in values], returns)
+        pass
+    return pa.array([None if value is None else fit_value(value, returns) for value in values], returns)
 
 
 def _over_arrays(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
@@ -221,7 +224,7 @@ def _over_arrays(function: Callable[..., Any], arguments: Sequence[pa.Array], re
 
 
 def _of_lists(function: Callable[..., Any], arguments: Sequence[pa.Array], returns: pa.DataType) -> pa.Array:
-    values = [function(*map(python_values, columns)) for columns in _groups(arguments)]
+    values = [function(*map(shown_values, columns)) for columns in _groups(arguments)]
     return _fitted(values, returns)
 
 

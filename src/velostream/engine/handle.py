@@ -26,7 +26,7 @@ from velostream.sql.parse import parse_expression
 from velostream.tables.base import KeyValue, Row, Rows, Snapshot, Table
 from velostream.tables.lookups import as_keys
 from velostream.tables.memory.keys import key_values
-from velostream.tables.memory.values import python_values
+from velostream.tables.memory.values import shown_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,7 @@ class TableHandle:
     def column_values(self, column: str, where: Where = None, params: Parameters | None = None) -> list[Any]:
         """The values of a column, in the order of the rows."""
         name = self.schema.column(column).name
-        return python_values(self._scan(where, params, [name]).column(name))
+        return shown_values(self._scan(where, params, [name]).column(name))
 
     def scalar(self, expression: str, where: Where = None, params: Parameters | None = None) -> Any:
         """One value: of an aggregate (`SUM(amount)`), or of the only row the condition holds for (None: no row)."""

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from velostream.engine.grouping import average_of, columns_read, grouped, grouping_of, results, sum_of
 from velostream.model.types import render_type
 from velostream.sql.coercion import is_atomic, is_float, is_integer
-from velostream.sql.constants import EXACT
 from velostream.sql.lower import NotLowerable
 from velostream.sql.plan import AggregateFunction, Item, Order, PassthroughPlan
 from velostream.tables.base import Snapshot
 
 _MAX_DIGITS = 38
+_MOST_DIGITS = 76
 _LOW_WORD = (1 << 32) - 1
 
 
@@ -163,12 +163,9 @@ def _integer_total(column: pa.Array) -> int:
 
 
 def _decimal_total(column: pa.Array) -> Decimal:
-    if column.type.precision + len(str(len(column))) <= _MAX_DIGITS:
-        return Decimal(pc.sum(column).as_py())
-    total = Decimal(0)
-    for value in column.to_pylist():
-        total = EXACT.add(total, value)
-    return total
+    if column.type.precision + len(str(len(column))) > _MAX_DIGITS:
+        column = column.cast(pa.decimal256(_MOST_DIGITS, column.type.scale))
+    return Decimal(pc.sum(column).as_py())
 
 
 def _extreme(column: pa.Array, function: AggregateFunction) -> pa.Scalar:

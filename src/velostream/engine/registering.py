@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from velostream.engine.catalog import Entry, EntryKind
 from velostream.engine.options import MEMORY
+from velostream.engine.relations import arrow_result
 from velostream.errors import AlreadyExistsError, TableError, ValidationError
 from velostream.model.change import Mode, Write
 from velostream.model.rows import rows_to_arrow
@@ -57,6 +58,9 @@ def register(
 
 def _arrow(data: Any) -> pa.Table:
     from_spark = getattr(data, "toArrow", None)
+    if hasattr(data, "_collect_as_arrow"):
+        # A frame of Spark in this process: toArrow would cast fields of structs to NOT NULL.
+        return arrow_result(data)
     try:
         return rows_to_arrow(data if from_spark is None else from_spark())
     except (TypeError, AttributeError) as error:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from velostream.model.types import render_type
-from velostream.tables.memory.values import python_values
+from velostream.model.variant import holds_variant
+from velostream.tables.memory.values import shown_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,7 @@ def rows_of(table: pa.Table) -> list[Values]:
     """The rows as tuples of Python values. Columns are taken by position: their names need not be unique."""
     if not table.num_columns:
         return [()] * table.num_rows
-    return list(zip(*(python_values(column) for column in table.columns), strict=True))
+    return list(zip(*(shown_values(column) for column in table.columns), strict=True))
 
 
 class Result:
@@ -154,7 +155,12 @@ class Result:
 
     def df(self) -> pd.DataFrame:
         """The whole answer as a pandas DataFrame; decimals stay Decimal."""
-        return self.arrow().to_pandas(maps_as_pydicts="lossy")
+        table = self.arrow()
+        frame = table.to_pandas(maps_as_pydicts="lossy")
+        for place, column in enumerate(table.columns):
+            if holds_variant(column.type):
+                frame.isetitem(place, shown_values(column))
+        return frame
 
     def close(self) -> None:
         """End the query behind a streaming answer; calling it again, or on any other answer, does nothing more."""

@@ -19,7 +19,7 @@ from velostream.sql.lower import NotLowerable, lower
 from velostream.sql.parse import parse_expression
 from velostream.sql.plan import AggregateFunction, Item
 from velostream.tables.base import Snapshot, Table
-from velostream.tables.memory.values import python_value
+from velostream.tables.memory.values import shown_value
 
 _FUNCTIONS: dict[type[exp.Expr], AggregateFunction] = {
     exp.Count: AggregateFunction.COUNT,
@@ -79,11 +79,11 @@ def _value(plan: ScalarPlan, text: str, condition: Condition | None, snapshot: S
     if plan.item is not None:
         measured = snapshot.group(Grouping(measures_of(plan.item), condition=where))
         if measured is not None:
-            return python_value(measured_value(plan.item, measured, snapshot.schema))
+            return shown_value(measured_value(plan.item, measured, snapshot.schema))
     values = evaluated(plan.argument, snapshot.scan(where, plan.columns))
     if plan.function is None:
         return _only(values, text)
-    return python_value(aggregate(plan.function, values, distinct=plan.distinct, name=text))
+    return shown_value(aggregate(plan.function, values, distinct=plan.distinct, name=text))
 
 
 def _plan(table: Table, text: str) -> ScalarPlan:
@@ -124,4 +124,4 @@ def _only(values: pa.Array | pa.ChunkedArray, text: str) -> Any:
             hint="aggregate them, or give a condition that only one row meets",
             code="several-rows",
         )
-    return python_value(values[0]) if len(values) else None
+    return shown_value(values[0]) if len(values) else None

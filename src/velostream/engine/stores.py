@@ -434,6 +434,7 @@ class Stores:
 
     def _table(self, entry: Entry, options: Mapping[str, str], board: StatusBoard) -> StoreTable:
         kind = table_class(entry.store)
+        kind.refuse_variants(present(entry.schema))
         directory = self._directory.path / "stores" / entry.id if self._directory.durable else None
         spec = TableSpec(entry.id, entry.name, present(entry.schema), self._resolved(kind, options), directory)
         return StoreTable(spec, of=kind, opening=lambda: open_table(kind, spec), board=board)

@@ -49,6 +49,7 @@ class TableSink(Sink):
         options = {option: value for option, value in self.spec.options.items() if option != KEY.name}
         url = self.spec.uri.removeprefix("sql://").removeprefix("delta://")
         identity = hashlib.sha256(f"{url}|{name}".encode()).hexdigest()[:16]
+        self.table_class.refuse_variants(schema)
         self._table = self.table_class.open(TableSpec(identity, name, schema.with_key(key), {"url": url, **options}))
 
     def write(self, rows: pa.Table, epoch: Epoch) -> None:

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from velostream.errors import SqlError, TableError
 from velostream.model.path import AnyDepth, AnyField, Comparison, Element, Field, Filter, Path, Slice, Step, parse_path
-from velostream.tables.memory.values import python_values
+from velostream.model.variant import is_variant
+from velostream.tables.memory.values import shown_values
 
 if TYPE_CHECKING:
     from velostream.tables.base import Snapshot
@@ -104,7 +105,7 @@ class _Piece:
         return len(self.values)
 
     def python(self) -> list[Any]:
-        return self.values if isinstance(self.values, list) else python_values(self.values)
+        return self.values if isinstance(self.values, list) else shown_values(self.values)
 
     def take(self, indices: np.ndarray[Any, Any]) -> _Piece:
         taken = (
@@ -156,7 +157,12 @@ def _children(piece: _Piece) -> Iterator[_Piece]:
 
 
 def _decoded(piece: _Piece) -> _Piece:
-    """Text of a column that is a JSON document, as the document; other text has nothing below it."""
+    """VARIANTs as the values they hold, and text of a column that is a JSON document as the document.
+
+    Other text has nothing below it.
+    """
+    if not isinstance(piece.values, list) and is_variant(piece.values.type):
+        return replace(piece, values=shown_values(piece.values))
     if isinstance(piece.values, list) or not pa.types.is_string(piece.values.type) or len(piece.places) > _COLUMN_DEPTH:
         return piece
     found: list[Any] = []

@@ -15,6 +15,7 @@ import pyarrow as pa
 from velostream.errors import UnsupportedError
 from velostream.model.schema import Column, Schema
 from velostream.model.types import TIMESTAMP, render_type
+from velostream.model.variant import is_variant
 
 AvroSchema = Any
 """A schema as its JSON is read: a name, a list of branches or an object."""
@@ -161,7 +162,7 @@ def _written(type_: pa.DataType, path: str) -> AvroSchema:
         return found
     if pa.types.is_decimal(type_):
         return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
-    if pa.types.is_struct(type_):
+    if pa.types.is_struct(type_) and not is_variant(type_):
         return {"type": "record", "name": path, "fields": _fields(type_, path)}
     if pa.types.is_list(type_):
         return {"type": "array", "items": _nullable(_written(type_.value_type, f"{path}_item"))}

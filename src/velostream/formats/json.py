@@ -39,12 +39,14 @@ from velostream.model.conform import ISO_IN_UTC, TimeRules, cast_column
 from velostream.model.inference import ObservedType, is_empty, is_untyped, names_with_values
 from velostream.model.rows import json_text, records_to_arrow
 from velostream.model.schema import Column, Schema
+from velostream.model.variant import decoded, holds_variant, is_variant
 
 _SAMPLE_RECORDS = 10_000
 _ONE_BY_ONE = 512
 _ROWS_PER_TABLE = 50_000
 _BLOCK_BYTES = 1 << 23
 _MOST_DIGITS = 38
+_FIRST_LINE = re.compile(rb"\s*([^\n]*)")
 _NAMES_PER_PATTERN = 40
 """The expression for many more would be larger than the regular expression library runs fast."""
 
@@ -133,9 +135,11 @@ class JsonLinesFormat(LineFormat):
 
     def read_typed(self, data: bytes, schema: Schema) -> pa.Table | None:
         """All lines by Arrow's reader, in UTF-8; None if there is one that it can't read into the columns' types."""
-        if not data.strip():
+        if not data or data.isspace():
             return schema.arrow.empty_table()
         spelled = _spelling(data, schema)
+        if any(holds_variant(column.type) for column in schema.columns):
+            return None
         if spelled is None or not valid_utf_8(data) or _may_overflow(data, schema):
             return None
         readable = pa.schema(
@@ -311,7 +315,8 @@ def _parsed_or_none(line: bytes, encoding: str) -> dict[str, Any] | None:
 def _spelling(data: bytes, schema: Schema) -> list[str] | None:
     """How the first record spells the columns, when it does so otherwise than the schema; None if it can't be read."""
     try:
-        first = _object(data.lstrip().split(b"\n", 1)[0])
+        found = _FIRST_LINE.match(data)
+        first = _object(b"" if found is None else found[1])
     except ValueError:
         return None
     by_lower = {name.lower(): name for name in first}
@@ -392,12 +397,12 @@ def _read_as(type_: pa.DataType) -> pa.DataType:
 
 
 def plain_records(rows: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows as dicts of Python values; a map is a dict too."""
+    """Rows as dicts of Python values; a map is a dict too, and a VARIANT what it holds."""
     types = {field.name: field.type for field in rows.schema}
-    maps = {name for name, type_ in types.items() if _has_map(type_)}
+    rewritten = {name for name, type_ in types.items() if _is_rewritten(type_)}
     for batch in rows.to_batches(max_chunksize=_ROWS_PER_TABLE):
         for record in batch.to_pylist():
-            for name in maps:
+            for name in rewritten:
                 record[name] = _plain(record[name], types[name])
             yield record
 
@@ -409,18 +414,21 @@ def _bare_text(value: Any) -> str:
     return str(parse_json(text)) if text.startswith('"') else text
 
 
-def _has_map(type_: pa.DataType) -> bool:
-    if pa.types.is_map(type_):
+def _is_rewritten(type_: pa.DataType) -> bool:
+    """Whether JSON has values of a type in another form than Arrow gives."""
+    if pa.types.is_map(type_) or is_variant(type_):
         return True
     if pa.types.is_struct(type_):
-        return any(_has_map(field.type) for field in type_)
-    return pa.types.is_list(type_) and _has_map(type_.value_type)
+        return any(_is_rewritten(field.type) for field in type_)
+    return pa.types.is_list(type_) and _is_rewritten(type_.value_type)
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
-    """A value as JSON has it: Arrow gives a map as pairs, JSON writes it as an object."""
+    """A value as JSON has it: Arrow gives a map as pairs, JSON writes it as an object, and a VARIANT as its value."""
     if value is None:
         return None
+    if is_variant(type_):
+        return decoded(value)
     if pa.types.is_map(type_):
         return {str(key): _plain(item, type_.item_type) for key, item in value}
     if pa.types.is_struct(type_):

@@ -18,6 +18,7 @@ from velostream.model.duration import render_duration
 from velostream.model.inference import ObservedType, is_untyped, names_with_values
 from velostream.model.schema import Column, Schema
 from velostream.model.types import render_type
+from velostream.model.variant import encoded, is_variant
 
 _TRUE = ("true", "t", "yes", "1")
 _FALSE = ("false", "f", "no", "0")
@@ -334,6 +335,10 @@ def _fit_binary(value: Any, _type: pa.DataType, times: TimeRules) -> bytes:
     return bytes(value)
 
 
+def _fit_variant(value: Any, _type: pa.DataType, _times: TimeRules) -> dict[str, bytes]:
+    return encoded(value)
+
+
 def _fit_struct(value: Any, type_: pa.DataType, times: TimeRules) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise MisfitError("not an object")
@@ -377,6 +382,7 @@ _FITS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType, Ti
     (pa.types.is_timestamp, _fit_timestamp),
     (pa.types.is_duration, _fit_interval),
     (pa.types.is_binary, _fit_binary),
+    (is_variant, _fit_variant),
     (pa.types.is_struct, _fit_struct),
     (pa.types.is_map, _fit_map),
     (pa.types.is_list, _fit_array),

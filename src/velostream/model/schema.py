@@ -8,8 +8,9 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from velostream.errors import NotFoundError
+from velostream.errors import NotFoundError, ValidationError
 from velostream.model.types import normal_type, parse_type, render_type
+from velostream.model.variant import holds_variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,17 @@ class Schema:
 
     columns: tuple[Column, ...]
     key: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name in self.key:
+            column = self.find(name)
+            if column is not None and holds_variant(column.type):
+                raise ValidationError(
+                    f'column "{column.name}" is {column.sql_type} and can\'t be part of a key',
+                    detail="VARIANTs have no order and are not compared",
+                    hint=f"a key of what is inside of it: {column.name}:id::BIGINT",
+                    code="wrong-type",
+                )
 
     @classmethod
     def of(cls, *columns: tuple[str, str], key: Sequence[str] = ()) -> Schema:

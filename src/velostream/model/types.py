@@ -11,6 +11,7 @@ import re
 import pyarrow as pa
 
 from velostream.errors import ValidationError
+from velostream.model.variant import VARIANT, is_variant
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -44,6 +45,7 @@ _SIMPLE: dict[str, pa.DataType] = {
     "DEC": pa.decimal128(10, 0),
     "INTERVAL": pa.duration("us"),
     "VOID": pa.null(),
+    "VARIANT": VARIANT,
 }
 
 _RENDERED: dict[pa.DataType, str] = {
@@ -87,6 +89,8 @@ def render_type(type_: pa.DataType) -> str:
         return f"MAP<{render_type(type_.key_type)}, {render_type(type_.item_type)}>"
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return f"ARRAY<{render_type(type_.value_type)}>"
+    if is_variant(type_):
+        return "VARIANT"
     if pa.types.is_struct(type_):
         fields = ", ".join(f"{_quote(field.name)}: {render_type(field.type)}" for field in type_)
         return f"STRUCT<{fields}>"
@@ -111,6 +115,8 @@ def normal_type(type_: pa.DataType) -> pa.DataType:
         return pa.map_(normal_type(type_.key_type), normal_type(type_.item_type))
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
         return pa.list_(normal_type(type_.value_type))
+    if is_variant(type_):
+        return VARIANT
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(field.name, normal_type(field.type)) for field in type_])
     if pa.types.is_unsigned_integer(type_):
@@ -143,7 +149,7 @@ class _TypeParser:
         return ValidationError(
             f'type "{self.text.strip()}" is not known',
             hint="BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP, ARRAY<T>, MAP<K,V>, "
-            "STRUCT<…>",
+            "STRUCT<…>, VARIANT",
             code="unknown-type",
         )
 

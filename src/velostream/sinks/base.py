@@ -16,7 +16,7 @@ from velostream.model.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class SinkCapabilities:
-    """What a sink promises; shown by EXPLAIN and in the docs."""
+    """What a sink promises; shown by EXPLAIN and in docs/options.md."""
 
     idempotent: bool = False
     """A repeated epoch leaves the same output as one (else a crash may repeat a batch: at-least-once)."""

@@ -6,10 +6,12 @@ import sys
 
 import pyarrow as pa
 
+from velostream.formats.json import plain_records
 from velostream.model.change import Epoch
 from velostream.model.options import Option, OptionType
 from velostream.model.rows import json_text
 from velostream.model.schema import Schema
+from velostream.model.variant import decoder_within
 from velostream.sinks.base import Sink, SinkCapabilities, SinkSpec
 from velostream.sinks.common import with_parameters
 
@@ -38,7 +40,7 @@ class ConsoleSink(Sink):
         limit = self.settings.integer("rows") or 0
         shown = rows.slice(0, limit)
         if self.settings.text("format") == "json":
-            lines = [json_text(record).decode() for record in shown.to_pylist()]
+            lines = [json_text(record).decode() for record in plain_records(shown)]
         else:
             lines = _table_lines(shown)
         if rows.num_rows > limit:
@@ -49,7 +51,7 @@ class ConsoleSink(Sink):
 
 def _table_lines(rows: pa.Table) -> list[str]:
     """Columns padded to their widest value, numbers to the right."""
-    columns = [[_text(value) for value in column.to_pylist()] for column in rows.columns]
+    columns = [[_text(value) for value in _shown(column)] for column in rows.columns]
     widths = [max(map(len, (name, *column))) for name, column in zip(rows.column_names, columns, strict=True)]
     right = [_is_number(field.type) for field in rows.schema]
 
@@ -62,6 +64,12 @@ def _table_lines(rows: pa.Table) -> list[str]:
 
     rule = "-+-".join("-" * width for width in widths)
     return [line(tuple(rows.column_names)), rule, *(line(cells) for cells in zip(*columns, strict=True))]
+
+
+def _shown(column: pa.ChunkedArray) -> list[object]:
+    decode = decoder_within(column.type)
+    values: list[object] = column.to_pylist(maps_as_pydicts="lossy") if decode else column.to_pylist()
+    return values if decode is None else [None if value is None else decode(value) for value in values]
 
 
 def _text(value: object) -> str:

@@ -16,6 +16,7 @@ from sqlglot import exp
 from velostream.errors import SqlError, ValidationError
 from velostream.model.path import AnyDepth, AnyField, Element, Field, Step, parse_path
 from velostream.model.types import parse_type
+from velostream.model.variant import VARIANT
 from velostream.sql.coercion import is_text
 from velostream.sql.columns import ColumnResolver
 from velostream.sql.functions import function_name, is_aggregate, unwrapped
@@ -34,6 +35,7 @@ from velostream.sql.path_values import (
     cast,
     function_of,
     is_single,
+    leads_into_variant,
     single_value,
     values_along,
     variable,
@@ -65,7 +67,7 @@ def spell_out_paths(query: Query, *, options: tuple[OptionValue, ...], catalog: 
     resolution = resolve_query(replace(query, tree=tree), options=options, catalog=catalog, text=text)
     if resolution.problems:
         return query
-    _Speller(tree, resolution, text).run(candidates)
+    _Speller(resolution, text).run(candidates)
     for node in tree.walk():
         node.meta.pop(_NUMBER, None)
     return replace(query, tree=tree)
@@ -100,8 +102,7 @@ class _UnknownTypeError(Exception):
 
 
 class _Speller:
-    def __init__(self, tree: exp.Expr, resolution: Resolution, text: str) -> None:
-        self._tree = tree
+    def __init__(self, resolution: Resolution, text: str) -> None:
         self._resolution = resolution
         self._text = text
         self._types = ColumnTypes(resolution)
@@ -299,7 +300,7 @@ class _Speller:
             raise _UnknownTypeError
         below = (*(Field(name) for name in origin.fields), *steps)
         goes_on = any(isinstance(step, Element) and (step.number < 0 or step is not steps[-1]) for step in steps)
-        is_document = isinstance(whole_type, Variant) or is_text(whole_type)
+        is_document = isinstance(whole_type, Variant) or is_text(whole_type) or leads_into_variant(below, whole_type)
         if not below or not (goes_on or is_document) or not is_single(below, whole_type):
             return
         found = single_value(below, self._reference(origin), whole_type)
@@ -354,9 +355,9 @@ class _Speller:
                     **pointer(node, self._text),
                 )
             type_ = None if column.source is None else self._types.of(Origin(frame.scope, column.source, column.name))
-            if type_ is None or isinstance(type_, Variant):
+            if type_ is None:
                 raise _UnknownTypeError
-            fields.append(pa.field(column.name, type_))
+            fields.append(pa.field(column.name, VARIANT if isinstance(type_, Variant) else type_))
         return _Head(variable(_ROW), pa.struct(fields), steps, frame)
 
     def _head(self, origin: Origin, steps: tuple[Step, ...]) -> _Head:

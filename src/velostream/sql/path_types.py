@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from velostream.errors import ValidationError
 from velostream.model.types import parse_type
+from velostream.model.variant import is_variant
 from velostream.sql.functions import function_name
 from velostream.sql.keytypes import field_type
 from velostream.sql.naming import output_name
@@ -39,13 +40,16 @@ class ColumnTypes:
         found = self._column(source, origin, depth)
         if found is None or isinstance(found, Variant):
             return None if origin.fields else found
-        return field_type(found, origin.fields) if origin.fields else found
+        inside = field_type(found, origin.fields) if origin.fields else found
+        return VARIANT if inside is not None and is_variant(inside) else inside
 
     def _column(self, source: Source, origin: Origin, depth: int) -> ValueType | None:
         if source.input is not None:
             schema = self._resolution.input(source.input).target.schema
             column = None if schema is None else schema.find(origin.column)
-            return None if column is None else column.type
+            if column is None:
+                return None
+            return VARIANT if is_variant(column.type) else column.type
         select = self._selects.get(origin.scope)
         defined = None if select is None else self._definition(select, source.alias)
         return None if defined is None else self._selected(defined, origin.column, depth)

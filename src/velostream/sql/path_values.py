@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from velostream.model.path import AnyDepth, AnyField, Comparison, Element, Field, Filter, Path, Slice, Step, path_text
 from velostream.model.types import render_type
+from velostream.model.variant import holds_variant, is_variant
 from velostream.sql.coercion import common_type_of, is_float, is_numeric, is_text, is_time
 from velostream.sql.naming import identifier
 
@@ -45,7 +46,7 @@ _COMPARISONS: dict[str, type[exp.Binary]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """The type VARIANT, which tables don't hold and Arrow has no name for."""
+    """The type VARIANT, whose values have their types in the data, as documents do."""
 
 
 VARIANT: Final = Variant()
@@ -78,9 +79,10 @@ def values_along(
     nested_keys = len(set(map(pa.types.is_nested, types))) < 2
     if not nested_keys:
         types = _types_found(steps, value, type_, nested_keys=False)
-    if of_row and _Follower(steps, lambda found, _: found, nested_keys=nested_keys).looks_into_columns(type_):
+    looking = _Follower(steps, lambda found, _: found, nested_keys=nested_keys)
+    if (of_row and looking.looks_into_columns(type_)) or looking.looks_into_variants(value, type_):
         convert = _written_as_text(wanted)
-        follower = _Follower(steps, convert, nested_keys=nested_keys, documents=wanted)
+        follower = _Follower(steps, convert, nested_keys=nested_keys, documents=wanted, of_row=of_row)
         return Values(follower.all_values(value, type_, pa.string()), pa.string(), from_text=True)
     target = _common(types)
     follower = _Follower(
@@ -118,7 +120,7 @@ def _written_as_text(wanted: str) -> _Convert:
 
 def single_value(steps: Sequence[Step], value: exp.Expr, type_: ValueType) -> Values:
     """The one value of a path of names and numbers, NULL where there is none; `Values.tree` is that value itself."""
-    if isinstance(type_, Variant) or is_text(type_):
+    if isinstance(type_, Variant) or is_text(type_) or leads_into_variant(steps, type_):
         found = values_along(steps, value, type_)
         return replace(found, tree=call("get", found.tree, exp.Literal.number(0)))
     (target,) = _types_found(steps, value, type_, nested_keys=True) or [pa.string()]
@@ -126,11 +128,19 @@ def single_value(steps: Sequence[Step], value: exp.Expr, type_: ValueType) -> Va
     return Values(cast(exp.Null(), target) if there is None else there.tree, target)
 
 
+def leads_into_variant(steps: Sequence[Step], type_: pa.DataType) -> bool:
+    """Whether a path of names and numbers goes on inside of a VARIANT that a value holds."""
+    follower = _Follower(steps, lambda found, _: found, nested_keys=True)
+    return follower.looks_into_variants(exp.Null(), type_)
+
+
 def is_single(steps: Sequence[Step], type_: ValueType) -> bool:
     """Whether names and numbers lead to one value: never a number to the key of a map, a name to all of an array."""
     if isinstance(type_, Variant) or is_text(type_):
         return True
     for step in steps:
+        if is_variant(type_):
+            return True
         if isinstance(step, Element) and pa.types.is_list(type_):
             type_ = type_.value_type
         elif isinstance(step, Field) and pa.types.is_struct(type_):
@@ -190,13 +200,23 @@ class _Follower:
     """
 
     def __init__(
-        self, steps: Sequence[Step], convert: _Convert, *, nested_keys: bool, documents: str | None = None
+        self,
+        steps: Sequence[Step],
+        convert: _Convert,
+        *,
+        nested_keys: bool,
+        documents: str | None = None,
+        of_row: bool = False,
     ) -> None:
-        """With `documents` steps begin at a row, and lead into texts of its columns, to values of that kind."""
+        """With `documents` steps lead into VARIANTs, to values of that kind; `of_row`: steps begin at a row, and lead
+        into texts of its columns as well.
+        """
         self._steps = steps
         self._convert = convert
         self._nested_keys = nested_keys
         self._documents = documents
+        self._of_row = of_row
+        self._met_variant = False
         self._variables = 0
 
     def all_values(self, value: exp.Expr, type_: pa.DataType, target: pa.DataType) -> exp.Expr:
@@ -212,7 +232,7 @@ class _Follower:
 
     def follow(self, value: exp.Expr, type_: pa.DataType) -> _Found | None:
         states = self._reached(frozenset((0,)))
-        if self._documents is None:
+        if self._documents is None or not self._of_row:
             return self._at(value, type_, states)
         parts: list[_Found | None] = []
         for column in type_:
@@ -223,6 +243,11 @@ class _Follower:
             if below and is_text(column.type):
                 parts.append(_Found(_in_document(inside.copy(), below, self._documents), many=True))
         return _joined([part for part in parts if part is not None])
+
+    def looks_into_variants(self, value: exp.Expr, type_: pa.DataType) -> bool:
+        """Whether steps lead into a VARIANT, and on."""
+        self.follow(value, type_)
+        return self._met_variant
 
     def looks_into_columns(self, row: pa.StructType) -> bool:
         """Whether steps that begin at a row lead into a column of text."""
@@ -243,11 +268,15 @@ class _Follower:
 
     def _at(self, value: exp.Expr, type_: pa.DataType, states: _States) -> _Found | None:
         """What is found at a value and below it; None where the types say that it is nothing."""
+        if self._documents is not None and _is_document(type_):
+            return self._in_variants(value, states)
         parts: list[_Found | None] = []
         if len(self._steps) in states:
             given = self._convert(value.copy(), type_)
             parts.append(None if given is None else _Found(given, many=False))
-        if pa.types.is_struct(type_):
+        if is_variant(type_):
+            self._met_variant |= bool(self._paths_below(states))
+        elif pa.types.is_struct(type_):
             for child in type_:
                 after = self._after_name(states, str(child.name).lower(), in_struct=True)
                 parts.append(self._at(field_of(value.copy(), child.name), child.type, after) if after else None)
@@ -256,6 +285,10 @@ class _Follower:
         elif pa.types.is_list(type_):
             parts.append(self._in_array(value, type_, states))
         return _joined([part for part in parts if part is not None])
+
+    def _in_variants(self, value: exp.Expr, states: _States) -> _Found | None:
+        paths = self._paths_below(states) if len(self._steps) not in states else [(), *self._paths_below(states)]
+        return _Found(_in_document(call("to_json", value.copy()), paths, str(self._documents)), many=True)
 
     def _in_map(self, value: exp.Expr, type_: pa.MapType, states: _States) -> _Found | None:
         always = self._after_any(states, (AnyField,))
@@ -490,6 +523,13 @@ def _common(types: Iterable[pa.DataType]) -> pa.DataType:
         return distinct[0]
     alike = distinct and (all(map(is_numeric, distinct)) or all(map(is_time, distinct)))
     return (common_type_of(distinct) if alike else None) or pa.string()
+
+
+def _is_document(type_: pa.DataType) -> bool:
+    """Whether values are looked into as documents: VARIANTs, and what holds many of them, since Spark 4.2 evaluates no
+    function in Python within one over the elements of an array.
+    """
+    return holds_variant(type_) and (is_variant(type_) or not pa.types.is_struct(type_))
 
 
 def _converted(value: exp.Expr, type_: pa.DataType, target: pa.DataType) -> exp.Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from velostream.errors import NotFoundError
+from velostream.model.variant import decoder_within
 from velostream.tables.base import Row, Rows
 from velostream.tables.memory.chunks import Chunks
 from velostream.tables.memory.growable import Integers
@@ -30,10 +31,25 @@ class RowLayout:
     """Where a row's fields are; made once per table."""
 
     places: dict[str, int]
+    decoders: dict[int, Callable[[Any], Any]]
+    """For fields with VARIANTs: what makes of what is kept of one what people get."""
 
     @classmethod
     def of(cls, schema: pa.Schema) -> RowLayout:
-        return cls({name: place for place, name in enumerate(schema.names)})
+        found = {place: decoder_within(field.type) for place, field in enumerate(schema)}
+        decoders = {place: decode for place, decode in found.items() if decode is not None}
+        return cls({name: place for place, name in enumerate(schema.names)}, decoders)
+
+    def value(self, place: int, kept: Any) -> Any:
+        """What people get of what is kept of a field."""
+        decode = self.decoders.get(place)
+        return kept if decode is None or kept is None else decode(kept)
+
+    def as_dict(self, kept: Iterable[Any]) -> dict[str, Any]:
+        """A row of fields as people get them."""
+        if self.decoders:
+            kept = [self.value(place, value) for place, value in enumerate(kept)]
+        return dict(zip(self.places, kept, strict=True))
 
     def place(self, name: str) -> int:
         """The field of a name in any case; `UnknownFieldError` with near names when there is none."""
@@ -61,7 +77,8 @@ class MemoryRow(Row):
         if place is None:
             place = layout.place(name)
         readers, row = self._chunks.readers_of(self._position)
-        return readers[place](row)
+        value = readers[place](row)
+        return layout.value(place, value) if layout.decoders else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._layout.places)
@@ -73,7 +90,7 @@ class MemoryRow(Row):
         return repr(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        return dict(zip(self._layout.places, self._chunks.values_at(self._position), strict=True))
+        return self._layout.as_dict(self._chunks.values_at(self._position))
 
 
 class DecodedRow(Row):
@@ -87,7 +104,9 @@ class DecodedRow(Row):
 
     def __getitem__(self, name: str) -> Any:
         place = self._layout.places.get(name)
-        return self._values[self._layout.place(name) if place is None else place]
+        if place is None:
+            place = self._layout.place(name)
+        return self._layout.value(place, self._values[place])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._layout.places)
@@ -99,7 +118,7 @@ class DecodedRow(Row):
         return repr(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        return dict(zip(self._layout.places, self._values, strict=True))
+        return self._layout.as_dict(self._values)
 
 
 class FoundRows(Rows):

@@ -163,7 +163,8 @@ class MemorySnapshot(Snapshot):
             same = match_rows(minus, plus)
             minus, plus = _without(minus, same.left), _without(plus, same.right)
         signs = np.repeat(np.array([-1, 1], dtype=np.int8), (minus.num_rows, plus.num_rows))
-        rows = pa.concat_tables([minus, plus]).append_column(CHANGE, pa.array(signs))
+        rows = pa.concat_tables([minus, plus]) if minus.num_rows else plus
+        rows = rows.append_column(CHANGE, pa.array(signs))
         return ChangeBatch(self.version, rows)
 
     def __len__(self) -> int:
@@ -237,6 +238,10 @@ class MemorySnapshot(Snapshot):
         index.grow(self._stored, self._length)
         return index
 
+    def is_newest_of(self, generation: Generation) -> bool:
+        """Whether it sees what a generation holds now, at the same positions. Call it as the writer."""
+        return self._generation is generation and generation.journal.entry_at(self.sequence) == len(generation.journal)
+
     @property
     def visible_positions(self) -> Integers:
         """Positions of all rows seen, ascending."""
@@ -270,9 +275,9 @@ class MemorySnapshot(Snapshot):
     def _positions(self, index: KeyIndex, keys: Sequence[Hashable]) -> Integers:
         """Where this snapshot sees the row of each key; -1 where it sees none."""
         positions = np.fromiter(map(index.find, keys, repeat(-1)), dtype=np.int64, count=len(keys))
-        for place in np.flatnonzero(positions >= self._length).tolist():
+        for place in (positions >= self._length).nonzero()[0].tolist():
             positions[place] = self._older(int(positions[place]))
-        known = np.flatnonzero(positions >= 0)
+        known = (positions >= 0).nonzero()[0]
         gone = self._removals[positions[known]] <= self.sequence
         positions[known[gone]] = -1
         return positions

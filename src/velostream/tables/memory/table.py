@@ -70,6 +70,7 @@ class MemoryTable(Table):
         changes=True,
         versions=True,
         durable=True,
+        variants=True,
     )
 
     def __init__(

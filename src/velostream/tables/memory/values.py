@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from velostream.model.variant import decoder_within
+
 Decoder = Callable[[pa.Scalar], Any]
 _AS_PYTHON: Decoder = operator.methodcaller("as_py")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive datetimes are UTC here
@@ -37,6 +39,23 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if (pa.types.is_integer(plain) or pa.types.is_floating(plain)) and not column.null_count:
         return list(column.to_numpy().tolist())
     return list(column.to_pylist())
+
+
+def shown_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """All values of a column as people get them: VARIANTs as the values that they hold.
+
+    `python_values` leaves a VARIANT the struct that Arrow takes, so that rows can be kept without loss.
+    """
+    decode = decoder_within(column.type)
+    values = python_values(column)
+    return values if decode is None else [None if value is None else decode(value) for value in values]
+
+
+def shown_value(scalar: pa.Scalar) -> Any:
+    """One value, by the same rules as `shown_values`."""
+    decode = decoder_within(scalar.type)
+    value = python_value(scalar)
+    return value if decode is None or value is None else decode(value)
 
 
 def _datetimes(column: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from velostream.errors import UnsupportedError
 from velostream.model.change import Mode, Write
+from velostream.model.rows import rows_to_arrow
 from velostream.model.schema import Column, Schema
+from velostream.model.variant import is_variant
 from velostream.tables.base import Snapshot
 from velostream.testing.table_cases import NAMES, TYPES, content, equals, rows_of, write
 from velostream.testing.table_suite.harness import TableHarness
@@ -27,6 +32,21 @@ class Values(TableHarness):
         self._check_values(table.snapshot(), rows)
         if not self.lacks("durable"):
             self._check_values(self.reopen(table).snapshot(), rows)
+
+    def test_variants_come_back_exactly_or_are_refused(self) -> None:
+        schema = Schema.of(("n", "INT"), ("v", "VARIANT"), ("inside", "ARRAY<STRUCT<v: VARIANT>>"))
+        if self.lacks("variants"):
+            with pytest.raises(UnsupportedError, match='"v" is VARIANT'):
+                self._table_class.refuse_variants(schema)
+            return
+        table = self.make_table(schema)
+        values: list[Any] = [None, {"a": [1, Decimal("1.50"), "x", None], "b": {"c": True}}, [], "text", 2.5]
+        records = [{"n": number, "v": value, "inside": [{"v": value}]} for number, value in enumerate(values)]
+        rows = rows_to_arrow(records, schema)
+        table.commit(Write(Mode.APPEND, rows))
+        for snapshot in (table.snapshot(), self.reopen(table).snapshot()):
+            self._check_values(snapshot, rows)
+            assert is_variant(snapshot.scan().column("v").type)
 
     def _check_values(self, snapshot: Snapshot, rows: pa.Table) -> None:
         found = snapshot.scan()
