@@ -14,11 +14,12 @@ from velostream.testing.fuzz.case import (
     ViewSpec,
 )
 from velostream.testing.fuzz.changes import Change, Kind, TableSpec
-from velostream.testing.fuzz.generate import generate
+from velostream.testing.fuzz.generate import generate, generate_lookups
 from velostream.testing.fuzz.player import Tally, play
 from velostream.testing.fuzz.values import WHOLE
 
 SEEDS, AT_ONCE = 12, 6
+LOOKUP_SEEDS_AT_ONCE = 3
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
@@ -28,6 +29,17 @@ def test_views_equal_their_queries(first):
         failure = play(generate(seed), tally)
         assert failure is None, str(failure)
     assert tally.checks >= AT_ONCE * 5, f"too little was compared to prove anything: {tally}"
+    assert len(tally.refused_by_spark) <= tally.views // 4, f"Spark refuses too many of the queries: {tally}"
+
+
+@pytest.mark.parametrize("first", [0, LOOKUP_SEEDS_AT_ONCE])
+def test_streams_that_ask_tables_equal_their_queries_both_ways(first):
+    tally = Tally()
+    for seed in range(first, first + LOOKUP_SEEDS_AT_ONCE):
+        failure = play(generate_lookups(seed), tally)
+        assert failure is None, str(failure)
+    assert tally.checks >= LOOKUP_SEEDS_AT_ONCE * 10, f"too little was compared to prove anything: {tally}"
+    assert tally.lookups >= tally.views // 4, f"too few of the queries have a fast way: {tally}"
     assert len(tally.refused_by_spark) <= tally.views // 4, f"Spark refuses too many of the queries: {tally}"
 
 

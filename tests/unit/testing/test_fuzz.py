@@ -12,7 +12,7 @@ import pytest
 from velostream.testing.fuzz.case import Append, Case, Commit, CreateTable, CreateView, Look, Restart
 from velostream.testing.fuzz.changes import Change, Kind, TableSpec
 from velostream.testing.fuzz.compare import difference
-from velostream.testing.fuzz.generate import generate
+from velostream.testing.fuzz.generate import generate, generate_lookups
 from velostream.testing.fuzz.player import Failure
 from velostream.testing.fuzz.shrink import shrink
 from velostream.testing.fuzz.timed import TIME
@@ -48,6 +48,19 @@ def test_cases_have_every_kind_of_step_and_query():
         ("velostream.maintain", "refresh"),
         ("velostream.lookup", "general"),
     }
+
+
+def test_lookups_are_drawn_in_every_form_and_both_ways():
+    cases = [generate_lookups(seed) for seed in range(60)]
+    assert cases[7].script == generate_lookups(7).script != cases[8].script
+    scripts = "".join(case.script for case in cases)
+    joins = (" JOIN t0", "LEFT JOIN t0", "RIGHT JOIN t0", "FULL JOIN t0", "JOIN memory://s0", "USING (", "join.missing")
+    asked = ("NOT EXISTS", "NOT IN (SELECT", "> ALL (SELECT", "= ANY (SELECT", "SELECT COUNT(*)", "SELECT SUM(")
+    assert [word for word in (*joins, *asked, "# restart", "# look") if word not in scripts] == []
+    views = [step.view for case in cases for step in case.steps if isinstance(step, CreateView)]
+    fast, general = ([view.ours for view in views if view.lookup == way] for way in ("fast", "general"))
+    assert fast == general
+    assert {case.settings for case in cases} == {(), (("velostream.lookup", "general"),)}
 
 
 @pytest.mark.parametrize(

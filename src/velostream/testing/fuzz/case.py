@@ -12,6 +12,9 @@ from typing import Any
 from velostream.testing.fuzz.changes import Change, Row, TableSpec
 from velostream.testing.fuzz.values import ColumnType
 
+LOOKUP = "velostream.lookup"
+"""The setting that says how tables are read for the rows of a stream."""
+
 
 @dataclass(frozen=True)
 class FeedSpec:
@@ -40,6 +43,8 @@ class ViewSpec:
     """What follows the query."""
     timed: bool = False
     """Over streams by event time: what it gives over all rows so far."""
+    lookup: str | None = None
+    """What `velostream.lookup` is set to for it; None: it is left as it is."""
 
     @property
     def ddl(self) -> str:
@@ -136,7 +141,8 @@ def _lines(step: Step) -> Sequence[str]:
         case CreateFolded() as folded:
             return [f"> {folded.ddl};"]
         case CreateView(view):
-            return [f"> {view.ddl};"]
+            way = [] if view.lookup is None else [f"> SET {LOOKUP} = {view.lookup};"]
+            return [*way, f"> {view.ddl};"]
         case Commit((change,)):
             return [f"> {change.sql};"]
         case Commit(changes):

@@ -1,11 +1,13 @@
-"""From a seed to a case: always the same one."""
+"""From a seed to a case of each kind: always the same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 from velostream.testing.fuzz.case import (
+    LOOKUP,
     Append,
     Case,
     Commit,
@@ -21,6 +23,7 @@ from velostream.testing.fuzz.case import (
     ViewSpec,
 )
 from velostream.testing.fuzz.changes import TableSpec, Writer, random_table
+from velostream.testing.fuzz.lookups import LookupQueries
 from velostream.testing.fuzz.queries import Queries
 from velostream.testing.fuzz.streams import StreamQueries
 from velostream.testing.fuzz.text import Column, Relation
@@ -29,7 +32,8 @@ from velostream.testing.fuzz.values import DECLARED, TEXT, WHOLE, ColumnType, ra
 
 _VIEWS = 5
 _STEPS = 6
-_GENERAL_WAYS = (("velostream.maintain", "refresh"), ("velostream.lookup", "general"))
+_GENERAL_WAYS = (("velostream.maintain", "refresh"), (LOOKUP, "general"))
+_WAYS = ("fast", "general")
 _HISTORY = " WITH ('history' = '1000')"
 _GENERAL = 0.1
 """How often each of them is taken."""
@@ -38,6 +42,11 @@ _GENERAL = 0.1
 def generate(seed: int) -> Case:
     """The case of a seed."""
     return _Generator(seed).case()
+
+
+def generate_lookups(seed: int) -> Case:
+    """The case of a seed in which a stream meets tables, the fast way and the general one side by side."""
+    return _Generator(seed).lookups()
 
 
 class _Generator:
@@ -83,23 +92,47 @@ class _Generator:
         settings = [setting for setting in _GENERAL_WAYS if random.random() < _GENERAL]
         return Case(self._seed, tuple(self._steps), tuple(settings))
 
+    def lookups(self) -> Case:
+        """Tables, a stream and views over both, each of them twice: rows are found through lookups, and by Spark."""
+        random = self._random
+        for number in range(random.choice((1, 2, 2, 3))):
+            self._table(f"t{number}")
+        self._stream = self._feed("s0", columns=3)
+        self._steps.append(self._append(self._stream, most=12))
+        lookups = LookupQueries(random, self._stream, self._relations)
+        others = StreamQueries(random, self._stream, self._relations)
+        for number in range(random.randint(3, 4)):
+            view = (lookups if random.random() < 0.85 else others).view(f"s{number}")
+            self._steps += [CreateView(replace(view, name=f"{view.name}_{way}", lookup=way)) for way in _WAYS]
+        restarted = random.choice((*range(_STEPS), *[-1] * _STEPS))
+        for number in range(_STEPS):
+            self._steps.append(self._append(self._stream, most=12) if random.random() < 0.5 else self._commit())
+            if number == restarted:
+                self._steps.append(Restart())
+            if number in (_STEPS // 2, _STEPS - 1):
+                self._steps.append(Look())
+        # What they are after a restart.
+        settings = ((LOOKUP, "general"),) if random.random() < 0.5 else ()
+        return Case(self._seed, tuple(self._steps), settings)
+
     def _table(self, name: str) -> None:
         table = random_table(self._random, name)
         self._tables.append(table)
         self._steps.append(CreateTable(table))
         if self._random.random() < 0.9:
             self._steps.append(Commit((self._writer.insert(table, self._random.randint(1, 7)),)))
-        self._relations.append(Relation(name, _columns(table.columns)))
+        self._relations.append(Relation(name, _columns(table.columns), table.key))
 
     def _fold(self) -> None:
         self._folded = self._feed("feed", folded="f0")
         self._steps += [self._append(self._folded), CreateFolded(self._folded)]
         self._relations.append(Relation("f0", _columns(self._folded.columns)))
 
-    def _feed(self, name: str, *, folded: str | None = None) -> FeedSpec:
-        columns = {"id": WHOLE, "k": WHOLE, "g": TEXT}
-        columns |= {f"{name}_{number}": self._random.choice(DECLARED) for number in range(self._random.randint(1, 2))}
-        return FeedSpec(name, columns, folded)
+    def _feed(self, name: str, *, columns: int = 2, folded: str | None = None) -> FeedSpec:
+        """A feed of three columns that tables have, too, and of up to so many more."""
+        more = range(self._random.randint(1, columns))
+        types = {"id": WHOLE, "k": WHOLE, "g": TEXT} | {f"{name}_{n}": self._random.choice(DECLARED) for n in more}
+        return FeedSpec(name, types, folded)
 
     def _look_back(self) -> None:
         """Have an older version compared, where the commits of all inputs are known."""
@@ -138,6 +171,9 @@ class _Generator:
             return self._append(self._stream)
         if self._folded is not None and drawn < 0.6:
             return self._folded_change(self._folded)
+        return self._commit()
+
+    def _commit(self) -> Commit:
         count = self._random.choice((1, 1, 1, 2, 3))
         return Commit(tuple(self._writer.change(self._random.choice(self._tables)) for _ in range(count)))
 
@@ -146,9 +182,9 @@ class _Generator:
             return Forget(feed, (self._random.choice(self._feed_ids),))
         return self._append(feed)
 
-    def _append(self, feed: FeedSpec) -> Append:
+    def _append(self, feed: FeedSpec, most: int = 5) -> Append:
         rows = []
-        for _ in range(self._random.randint(1, 5)):
+        for _ in range(self._random.randint(1, most)):
             row = {name: random_value(self._random, column) for name, column in feed.columns.items()}
             if feed.folded is not None:
                 row["id"] = self._random.randint(1, 6)

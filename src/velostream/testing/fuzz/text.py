@@ -55,6 +55,7 @@ class Relation:
 
     name: str
     columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
