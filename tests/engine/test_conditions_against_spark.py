@@ -394,3 +394,34 @@ def stored(rows):
     table = CommitSequence.open(None).create_table("t", name="t", schema=SCHEMA)
     table.commit(Write(Mode.APPEND, rows))
     return table
+
+
+def test_decimals_beyond_38_digits_are_sparks(session):  # B19
+    nines = 10**38 - 1
+    q = [Decimal(number) for number in (nines, nines - 1, -nines, nines, -nines)]
+    rows = pa.table(
+        {
+            "p": pa.array([Decimal(number) for number in (0, 1, -1, 10**19, 10**37)], pa.decimal128(38)),
+            "q": pa.array(q, pa.decimal128(38)),
+            "r": pa.array([Decimal(number) for number in (1, 10, -1, 10**18, 9)], pa.decimal128(20)),
+            "c": pa.array([Decimal("0.01"), None, Decimal("-0.01"), Decimal("1.00"), Decimal("5.55")]),
+        }
+    )
+    schema = Schema.from_arrow(rows.schema)
+    session.createDataFrame(rows).createOrReplaceTempView("wide")
+    compared = 0
+    for text in ("p * r", "p + q", "q - p", "q + r", "r - q", "r * r", "p * c", "q * c", "c + q", "r * c * r", "p - 1"):
+        expression = lower(parse_expression(text), schema, text=text)
+        for number in range(rows.num_rows):
+            row = rows.slice(number, 1)
+            where = " AND ".join(f"{name} <=> {row[name][0].as_py() or 'NULL'}" for name in rows.column_names[1:])
+            (theirs,) = in_spark(session, [text], f"FROM wide WHERE {where}")
+            try:
+                mine = evaluate_expression(expression, row)
+            except VelostreamError:
+                assert isinstance(theirs, PySparkException), (text, row)
+            else:
+                assert not isinstance(theirs, PySparkException), (text, row, theirs)
+                assert (mine.type, mine.to_pylist()) == (theirs.type, theirs.to_pylist()), (text, row)
+            compared += 1
+    assert compared == 55

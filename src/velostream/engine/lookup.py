@@ -36,7 +36,7 @@ from velostream.model.schema import Column, Schema
 from velostream.sql.plan import AsOf, KeyPair, Lookup, Stages
 from velostream.tables.base import Snapshot
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.hash_index import TooManyPairsError
+from velostream.tables.memory.hash_index import Pairs, TooManyPairsError
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -213,7 +213,7 @@ def _passes(lookups: Sequence[Lookup]) -> Iterator[tuple[Lookup, ...]]:
 
 
 @dataclass(frozen=True)
-class _Probe:
+class Probe:
     """One lookup as the worker does it."""
 
     replica: Replica
@@ -227,6 +227,38 @@ class _Probe:
     tally: LookupTally | None = None
     any_row: AnyRow | None = None
 
+    @classmethod
+    def of(
+        cls,
+        lookup: Lookup,
+        schema: Schema,
+        replica: Replica,
+        tally: LookupTally | None,
+        *,
+        keys: Sequence[int],
+        time: int,
+    ) -> Probe:
+        """The probe of a lookup in a table with these columns."""
+        columns = tuple(schema.column(name).name for name in lookup.columns)
+        any_row = AnyRow(schema, lookup.condition, WORKER_TOKEN) if lookup.any_row else None
+        return cls(replica, tuple(keys), columns, lookup.outer, lookup.as_of, time, tally, any_row)
+
+    def matches(
+        self, opened: LookupReplica, keys: Sequence[pa.Array], times: pa.Array | None, *, most: int | None
+    ) -> Pairs:
+        """The rows of the batch, and the table's that belong to them; -1 for a row that is kept though it has none.
+
+        `TooManyPairsError` when there are more than `most`.
+        """
+        count = len(keys[0])
+        pairs = opened.find(keys, most=most) if self.any_row is None else self.any_row.of(opened, keys, most=most)
+        if self.as_of is not None and times is not None:
+            (versions,) = opened.take(pairs.positions, (self.as_of.column,))
+            pairs = nearest(pairs, times, versions, self.as_of)
+        if self.tally is not None:
+            self.tally.count(count, pairs.rows)
+        return with_missing(pairs, count) if self.outer else pairs
+
 
 def _looked_up(
     frame: DataFrame,
@@ -239,7 +271,7 @@ def _looked_up(
     width = len(frame.columns)
     keys: list[str] = []
     found: list[Column] = []
-    probes: list[_Probe] = []
+    probes: list[Probe] = []
     for lookup in lookups:
         schema = tables[lookup.prefix].schema
         first = width + len(keys)
@@ -247,26 +279,19 @@ def _looked_up(
         time = width + len(keys)
         if lookup.as_of is not None:
             keys.append(lookup.as_of.driving)
-        wanted = [schema.column(name) for name in lookup.columns]
-        found += [
-            Column(lookup.prefix + name, column.type) for name, column in zip(lookup.columns, wanted, strict=True)
-        ]
-        probes.append(
-            _Probe(
-                replicas[lookup.prefix],
-                tuple(range(first, first + len(lookup.keys))),
-                tuple(column.name for column in wanted),
-                lookup.outer,
-                lookup.as_of,
-                time,
-                tallies.get(lookup.prefix),
-                AnyRow(schema, lookup.condition, WORKER_TOKEN) if lookup.any_row else None,
-            )
-        )
+        found += matched_columns(lookup, schema)
+        numbers = range(first, first + len(lookup.keys))
+        replica, tally = replicas[lookup.prefix], tallies.get(lookup.prefix)
+        probes.append(Probe.of(lookup, schema, replica, tally, keys=numbers, time=time))
     given = frame.selectExpr("*", *keys)
     # The workers go by position: a frame's names may be anything, mapInArrow's argument list may not.
     plain = given.toDF(*(f"c{number}" for number in range(width + len(keys))))
     return plain.mapInArrow(_Stage(width, tuple(probes)), _with_columns(frame.schema, Schema(tuple(found))))
+
+
+def matched_columns(lookup: Lookup, schema: Schema) -> list[Column]:
+    """What a lookup in a table with these columns adds to the stage."""
+    return [Column(lookup.prefix + name, schema.column(name).type) for name in lookup.columns]
 
 
 def _with_columns(schema: StructType, found: Schema) -> StructType:
@@ -281,43 +306,24 @@ class _Stage:
 
     width: int
     """How many columns of the batch go on; the keys come after them."""
-    probes: tuple[_Probe, ...]
+    probes: tuple[Probe, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         opened = [open_replica(probe.replica) for probe in self.probes]
-        for batch in _gathered(batches):
-            for joined in self._in_parts(batch, opened):
+        for batch in gathered(batches):
+            for joined in in_parts(batch, partial(self._joined, opened)):
                 for start in range(0, joined.num_rows, _ROWS_RETURNED):
                     yield joined.slice(start, _ROWS_RETURNED)
 
-    def _in_parts(self, batch: pa.RecordBatch, opened: Sequence[LookupReplica]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield self._joined(batch, opened)
-        except TooManyPairsError:
-            half = batch.num_rows // 2
-            yield from self._in_parts(batch.slice(0, half), opened)
-            yield from self._in_parts(batch.slice(half), opened)
-
-    def _joined(self, batch: pa.RecordBatch, opened: Sequence[LookupReplica]) -> pa.RecordBatch:
+    def _joined(self, opened: Sequence[LookupReplica], batch: pa.RecordBatch, most: int | None) -> pa.RecordBatch:
         rows: Integers | None = None
         """Which row of the batch each row of the result comes from; None while it is each one once."""
         count = batch.num_rows
         found: list[pa.Array] = []
         for probe, replica in zip(self.probes, opened, strict=True):
             keys = _picked([batch.column(number) for number in probe.keys], rows)
-            most = _MOST_PAIRS if batch.num_rows > 1 else None
-            if probe.any_row is not None:
-                pairs = probe.any_row.of(replica, keys, most=most)
-            else:
-                pairs = replica.find(keys, most=most)
-            if probe.as_of is not None:
-                (times,) = _picked([batch.column(probe.time)], rows)
-                (versions,) = replica.take(pairs.positions, (probe.as_of.column,))
-                pairs = nearest(pairs, times, versions, probe.as_of)
-            if probe.tally is not None:
-                probe.tally.count(count, pairs.rows)
-            if probe.outer:
-                pairs = with_missing(pairs, count)
+            times = None if probe.as_of is None else _picked([batch.column(probe.time)], rows)[0]
+            pairs = probe.matches(replica, keys, times, most=most)
             matches = replica.take(pairs.positions, probe.columns)
             if not np.array_equal(pairs.rows, np.arange(count)):
                 found = _picked(found, pairs.rows)
@@ -328,7 +334,19 @@ class _Stage:
         return pa.RecordBatch.from_arrays(columns, names=[f"c{number}" for number in range(len(columns))])
 
 
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def in_parts(
+    batch: pa.RecordBatch, joined: Callable[[pa.RecordBatch, int | None], pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What becomes of a batch, or of its halves where that are too many rows; they are counted with more than one."""
+    try:
+        yield joined(batch, _MOST_PAIRS if batch.num_rows > 1 else None)
+    except TooManyPairsError:
+        half = batch.num_rows // 2
+        yield from in_parts(batch.slice(0, half), joined)
+        yield from in_parts(batch.slice(half), joined)
+
+
+def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Neighbouring small batches as one."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:

@@ -12,20 +12,29 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from velostream.engine.lookup import FetchedTable, LookupTable, LookupTally, ReplicatedTable, run_stages
+from velostream.engine.maintain.loading import LOADS
 from velostream.engine.matches import can_evaluate
-from velostream.engine.relations import Reader, run_sql
-from velostream.engine.status import State, StatusBoard
+from velostream.engine.relations import Reader, arrow_result, run_sql, schema_of
+from velostream.engine.status import StatusBoard
+from velostream.engine.straight import StraightWay
 from velostream.errors import StoreError
 from velostream.model.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
+    from velostream.engine.ingest import Batch
     from velostream.engine.measuring import Measurements
     from velostream.sql.plan import Lookup, MapPlan
     from velostream.tables.memory.sequence import Part
+
+
+LOOKUP = "velostream.lookup"
+"""Setting of a connection, to compare with: `staged` has Spark compute what isn't looked up, `general` does without
+lookups."""
 
 
 class Runner(ABC):
@@ -35,6 +44,11 @@ class Runner(ABC):
         self.context = context
         self.entry = entry
         self.board: StatusBoard = context.board(entry)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has taken in what its trigger lets it take in: nothing runs until it is started again."""
+        return False
 
     @abstractmethod
     def start(self) -> None:
@@ -55,10 +69,6 @@ class Runner(ABC):
     @abstractmethod
     def drain(self, deadline: float) -> None:
         """Return when everything the inputs held at the moment of the call is committed, or when it was stopped."""
-
-    def pause(self) -> None:
-        self.stop()
-        self.board.become(State.PAUSED)
 
     def commit_when_possible(self, part: Part, *, stopping: Callable[[], bool]) -> None:
         """Commit what could not easily be computed again; while a store that it goes to is away, wait for it.
@@ -100,7 +110,10 @@ class BatchTransformation:
         self._tallies: dict[str, LookupTally] = {}
         self._plan = plan
         self._tables = tables
-        self._general = context.config.get("velostream.lookup", "fast") == "general" or not self._can_look_up()
+        self._way = context.config.get(LOOKUP, "fast")
+        self._general = self._way == "general" or not self._can_look_up()
+        self._straight: StraightWay | None = None
+        self._knows_straight = False
 
     def _can_look_up(self) -> bool:
         """Whether the workers can evaluate what the lookups ask of rows; now and then only Spark can."""
@@ -109,6 +122,20 @@ class BatchTransformation:
             lookup.condition is None
             or can_evaluate(lookup.condition, self._context.table(self._tables[lookup.input].id).schema)
             for lookup in lookups
+        )
+
+    def rows(self, batch: Batch) -> pa.Table:
+        """The result of the batch, its tables read as of the batch's pin."""
+        straight = self._straight_way(batch.frame)
+        if straight is None or self._plan.stages is None:
+            return arrow_result(self.apply(batch.session, batch.frame, at=batch.at))
+        tables = {lookup.prefix: self._replicated(lookup, batch.at) for lookup in self._plan.stages.lookups}
+        return straight.rows(
+            batch.session,
+            batch.through,
+            replicas={prefix: table.published for prefix, table in tables.items()},
+            tallies=self._counting(batch.session),
+            folder=self._context.directory.folder(LOADS),
         )
 
     def apply(self, session: SparkSession, batch: DataFrame, *, at: int) -> DataFrame:
@@ -123,6 +150,20 @@ class BatchTransformation:
         }
         return run_sql(session, plan.watched or plan.sql, frames | {plan.driving: batch})
 
+    def _straight_way(self, batch: DataFrame) -> StraightWay | None:
+        """The straight way of such batches; None if something takes Spark, or a table is in a store."""
+        stages = self._plan.stages
+        if stages is None or self._general or self._way == "staged":
+            return None
+        if not self._knows_straight:
+            self._knows_straight = True
+            entries = {lookup.prefix: self._tables[lookup.input].id for lookup in stages.lookups}
+            if all(self._context.stores.find(entry_id) is None for entry_id in entries.values()):
+                tables = {prefix: self._context.memory_table(entry_id).schema for prefix, entry_id in entries.items()}
+                stream = schema_of(batch)
+                self._straight = StraightWay.of(stages, stream=stream, tables=tables, types=self._plan.types)
+        return self._straight
+
     def _counting(self, session: SparkSession) -> Mapping[str, LookupTally]:
         if self._work is not None and self._plan.stages is not None and not self._tallies:
             for lookup in self._plan.stages.lookups:
@@ -134,11 +175,13 @@ class BatchTransformation:
 
     def _table_of(self, lookup: Lookup, at: int) -> LookupTable:
         """What the stage looks up in: all of a table of ours, or what a store has for the keys of the batch."""
-        columns = tuple(pair.column for pair in lookup.keys)
-        entry_id = self._tables[lookup.input].id
-        store = self._context.stores.find(entry_id)
-        replicas = self._context.replicas
+        store = self._context.stores.find(self._tables[lookup.input].id)
         if store is None:
-            table = self._context.memory_table(entry_id)
-            return ReplicatedTable(table.schema, replicas.publish(table, columns=columns, at=at))
-        return FetchedTable(store.schema, columns, store.snapshot(), replicas)
+            return self._replicated(lookup, at)
+        columns = tuple(pair.column for pair in lookup.keys)
+        return FetchedTable(store.schema, columns, store.snapshot(), self._context.replicas)
+
+    def _replicated(self, lookup: Lookup, at: int) -> ReplicatedTable:
+        table = self._context.memory_table(self._tables[lookup.input].id)
+        columns = tuple(pair.column for pair in lookup.keys)
+        return ReplicatedTable(table.schema, self._context.replicas.publish(table, columns=columns, at=at))

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from velostream import errors
 from velostream.errors import Category, QueryError, ResolveError, SqlError, UnsupportedError, VelostreamError
 from velostream.model.schema import Schema
+from velostream.model.variant import is_variant
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -288,6 +289,8 @@ def schema_of(frame: DataFrame) -> Schema:
 
 def _nullable(arrow_type: pa.DataType) -> pa.DataType:
     """The type with every nested field nullable: Spark says NOT NULL of a field whose whole struct may be NULL."""
+    if is_variant(arrow_type):
+        return arrow_type
     if pa.types.is_struct(arrow_type):
         return pa.struct([pa.field(field.name, _nullable(field.type)) for field in arrow_type])
     if pa.types.is_list(arrow_type):

@@ -28,6 +28,7 @@ from velostream.sources.base import BadRecord
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from velostream.engine.reading import Through
     from velostream.tables.base import RowStager, Table
 
 Prepare = Callable[[pa.Table], tuple[pa.Table, Sequence[BadRecord]]]
@@ -97,7 +98,14 @@ def execute(
 ) -> tuple[list[Share], list[BadRecord], pa.Schema]:
     """Execute a frame, once: the shares of the result in its order, what was refused of it, and its columns."""
     schema = schema_of(frame).arrow
-    given = arrow_result(frame.mapInArrow(_staged_by(stager, prepare, schema, bounds, WORKER_TOKEN), _SHAPE))
+    return *execute_through(frame.mapInArrow, schema, stager, prepare, bounds), schema
+
+
+def execute_through(
+    through: Through, schema: pa.Schema, stager: RowStager, prepare: Prepare, bounds: Bounds
+) -> tuple[list[Share], list[BadRecord]]:
+    """The same of rows with those columns that work can be sent through."""
+    given = arrow_result(through(_staged_by(stager, prepare, schema, bounds, WORKER_TOKEN), _SHAPE))
     shares: list[Share] = []
     refused: list[BadRecord] = []
     for kind, content in zip(given.column(0).to_pylist(), given.column(1).to_pylist(), strict=True):
@@ -109,7 +117,7 @@ def execute(
             shares.append(Share(told["rows"], names=told["names"]))
         else:
             refused += [BadRecord(raw.encode(), position, reason) for raw, position, reason in json.loads(content)]
-    return shares, refused, schema
+    return shares, refused
 
 
 def _staged_by(

@@ -1,7 +1,8 @@
 """Spark's type rules in ANSI mode, over Arrow types.
 
 Which one type two operands meet in, which type an operator gives, and which casts keep every value. Where Spark would
-lose digits to stay within 38 (a decimal wider than that), or has no common type, the answer is None and Spark decides.
+lose digits to stay within 38 (a scale beyond that, a common type wider than that), or has no common type, the answer is
+None and Spark decides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from velostream.model.types import TIMESTAMP
 
 TIMESTAMP_NTZ = pa.timestamp("us")
 MAX_PRECISION = 38
+_MAX_EXACT_PRECISION = 76
+"""Digits of a result before it is fitted into 38; more than that nobody but Spark computes."""
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
@@ -73,6 +76,13 @@ def decimal_of_value(value: decimal.Decimal) -> pa.DataType | None:
 
 def _bounded(precision: int, scale: int) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision <= MAX_PRECISION else None
+
+
+def _capped(precision: int, scale: int) -> pa.DataType | None:
+    """The type of an exact result, which overflows where it has more than 38 digits."""
+    if scale > MAX_PRECISION or precision > _MAX_EXACT_PRECISION:
+        return None
+    return pa.decimal128(min(precision, MAX_PRECISION), scale)
 
 
 def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -132,15 +142,25 @@ def arithmetic_type(operator: str, left: pa.DataType, right: pa.DataType) -> pa.
     match operator:
         case "+" | "-":
             scale = max(scale_left, scale_right)
-            return _bounded(max(whole_left, whole_right) + scale + 1, scale)
+            return _capped(max(whole_left, whole_right) + scale + 1, scale)
         case "*":
-            return _bounded(precision_left + precision_right + 1, scale_left + scale_right)
+            return _capped(precision_left + precision_right + 1, scale_left + scale_right)
         case "%":
             scale = max(scale_left, scale_right)
             return _bounded(min(whole_left, whole_right) + scale, scale)
         case "/":
             return _division_type(whole_left + scale_right, max(6, scale_left + precision_right + 1))
     return None
+
+
+def may_overflow(operator: str, left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether `+ - *` of values of these types can have a result that their type doesn't hold."""
+    if not (pa.types.is_decimal(left) and pa.types.is_decimal(right)):
+        return is_integer(left)
+    if operator == "*":
+        return bool(left.precision + right.precision + 1 > MAX_PRECISION)
+    whole = max(left.precision - left.scale, right.precision - right.scale)
+    return bool(whole + max(left.scale, right.scale) + 1 > MAX_PRECISION)
 
 
 def _division_type(whole: int, fraction: int) -> pa.DataType:

@@ -11,11 +11,11 @@ from sqlglot import exp
 from velostream.model.schema import Column, Schema
 from velostream.sql.aggregates import FEED, GROUPS, Cutter
 from velostream.sql.coercion import is_atomic, is_float, is_integer, type_of
-from velostream.sql.delta_steps import NotDelta, is_linear, is_row_by_row, lowered_step, step_of
+from velostream.sql.delta_steps import NotDelta, is_linear, is_row_by_row, step_of
 from velostream.sql.functions import function_name, unwrapped
 from velostream.sql.grouping import bare_item
 from velostream.sql.keys import key_of_result
-from velostream.sql.lower_resolved import lowered
+from velostream.sql.lower_resolved import lowered, lowered_step
 from velostream.sql.maps import plan_map
 from velostream.sql.naming import alias, output_name, plain_column
 from velostream.sql.outputs import expand_star

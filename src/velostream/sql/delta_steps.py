@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sqlglot import exp
 
-from velostream.errors import SqlError
-from velostream.model.expression import Expression
-from velostream.model.schema import Schema
 from velostream.sql.functions import aggregate_calls
-from velostream.sql.grouping import bare_item
-from velostream.sql.lower import NotLowerable, lower
-from velostream.sql.lower_resolved import unqualified
+from velostream.sql.lower_resolved import lowered_step
 from velostream.sql.maps import name_items
-from velostream.sql.naming import output_name, plain_column
-from velostream.sql.outputs import expand_star
 from velostream.sql.plan import Step
 from velostream.sql.resolve import Resolution
-from velostream.sql.scope import Frame, input_of, scope_of
+from velostream.sql.scope import input_of, scope_of
 from velostream.sql.shape import (
     is_aggregated,
     nested_queries,
@@ -97,23 +90,3 @@ def step_of(tree: exp.Expr, *, resolution: Resolution) -> Step:
         return Step(sql)
     schema = resolution.input(relation).target.schema
     return Step(sql) if schema is None else lowered_step(select, sql=sql, schema=schema, frame=resolution.frames[scope])
-
-
-def lowered_step(select: exp.Select, *, sql: str, schema: Schema, frame: Frame | None) -> Step:
-    """The step of a plain SELECT of one relation with these columns, as plain data where that is possible."""
-    try:
-        items = [item for part in select.expressions for item in _items(part, schema, frame)]
-        where = select.args.get("where")
-        condition = None if where is None else lower(unqualified(where.this), schema)
-    except (NotLowerable, SqlError):
-        return Step(sql)
-    return Step(sql, tuple(name for name, _ in items), tuple(value for _, value in items), condition)
-
-
-def _items(part: exp.Expr, schema: Schema, frame: Frame | None) -> Sequence[tuple[str, Expression]]:
-    if not part.is_star:
-        return [(output_name(part), lower(unqualified(bare_item(part)), schema))]
-    columns = expand_star(part, frame) if frame is not None else None
-    if columns is None:
-        raise NotLowerable("only Spark can tell what * stands for")
-    return [(column.name, lower(plain_column(column.name), schema)) for column in columns]

@@ -5,21 +5,22 @@ So do subqueries that ask for a row of a table; what they give is then a column 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import pyarrow as pa
 from sqlglot import exp
 
-from velostream.model.expression import Call, Expression
-from velostream.model.schema import Schema
+from velostream.model.expression import Call, Cast, Expression
+from velostream.model.schema import Column, Schema
 from velostream.model.types import render_type
 from velostream.sql.asof import NearestRow, nearest_row
+from velostream.sql.coercion import is_total, type_of
 from velostream.sql.functions import is_nondeterministic
 from velostream.sql.keytypes import expression_type, field_type, key_cast
 from velostream.sql.lookup_subqueries import TableSubquery, as_table_subquery
-from velostream.sql.lower_resolved import lowered
+from velostream.sql.lower_resolved import lowered, lowered_step
 from velostream.sql.naming import alias as aliased
 from velostream.sql.naming import identifier, named, plain_column
 from velostream.sql.outputs import expand_star
@@ -119,8 +120,9 @@ class _Planner:
                 lookups.append((joined, outer, equalities))
         lookups += [self._subquery(nested) for nested in list(nested_queries(self.select))]
         keys = [tuple(self._key_pair(equality, joined) for equality in pairs) for joined, _, pairs in lookups]
-        sql = self._sql()
-        return Stages(
+        statement = self._statement()
+        sql = statement.sql(dialect="spark")
+        stages = Stages(
             tuple(
                 Lookup(
                     joined.relation,
@@ -139,6 +141,21 @@ class _Planner:
             ),
             sql,
         )
+        schema = self._stage_schema()
+        if schema is None or any(value is None for lookup in stages.lookups for value in _driving_values(lookup)):
+            return stages
+        step = lowered_step(statement, sql=sql, schema=schema, frame=None)
+        return stages if step.items is None else replace(stages, step=step)
+
+    def _stage_schema(self) -> Schema | None:
+        """All that is there after the lookups, whether anything reads it or not; None where names are ambiguous."""
+        columns = [
+            Column(joined.prefix + column.name, column.type)
+            for joined in self.joined.values()
+            for column in joined.schema.columns
+        ]
+        distinct = {column.name.lower() for column in columns}
+        return Schema(tuple(columns)) if len(distinct) == len(columns) else None
 
     def _as_of(self, nearest: NearestRow, joined: _Joined) -> tuple[list[_Equality], AsOf]:
         """The equalities of an ASOF JOIN, and which of the rows they find it means."""
@@ -168,8 +185,10 @@ class _Planner:
         wanted = joined.schema.column(origin.column)
         if expression_type(driving, self._type_of) != wanted.type:
             raise _NoFastWay(f"the time compared with {joined.alias}.{wanted.name} is no {wanted.sql_type}")
-        text = self._rewritten(driving, qualifier=None).sql(dialect="spark")
-        return AsOf(text, wanted.name, descending, isinstance(condition, exp.GTE | exp.LTE))
+        expression = self._rewritten(driving, qualifier=None)
+        value = self._value(expression, wanted.type)
+        text = expression.sql(dialect="spark")
+        return AsOf(text, wanted.name, descending, isinstance(condition, exp.GTE | exp.LTE), value)
 
     def _check_form(self) -> None:
         plain = all(reads_input(item) or nearest_row(item) is not None for item in from_items(self.select))
@@ -331,7 +350,19 @@ class _Planner:
             name = joined.shown or joined.alias
             raise _NoFastWay(f'the key of "{name}" compares {shown} with {name}.{wanted.name} {wanted.sql_type}')
         expression = self._rewritten(equality.driving, qualifier=None)
-        return KeyPair(cast.format(expression.sql(dialect="spark"), type=wanted.sql_type), wanted.name)
+        text = cast.format(expression.sql(dialect="spark"), type=wanted.sql_type)
+        return KeyPair(text, wanted.name, self._value(expression, wanted.type))
+
+    def _value(self, expression: exp.Expr, wanted: pa.DataType) -> Expression | None:
+        """An expression over the stage so far as plain data of a type; None when Spark has to evaluate it."""
+        schema = self._stage_schema()
+        value = None if schema is None else lowered(expression, schema)
+        if schema is None or value is None:
+            return None
+        given = type_of(value, schema)
+        if given == wanted:
+            return value
+        return Cast(value, wanted) if is_total(given, wanted) else None
 
     def _type_of(self, column: exp.Column) -> pa.DataType | None:
         origin = origin_of(column)
@@ -339,7 +370,7 @@ class _Planner:
             return None
         return field_type(self.joined[origin.source.lower()].schema.column(origin.column).type, origin.fields)
 
-    def _sql(self) -> str:
+    def _statement(self) -> exp.Select:
         items: list[exp.Expr] = []
         for item in self.select.expressions:
             if item.is_star:
@@ -357,7 +388,7 @@ class _Planner:
             statement.set("where", exp.Where(this=exp.and_(*conditions, copy=False)))
         if next(nested_queries(statement), None) is not None:
             raise _NoFastWay("a subquery reads a table in a way that is no lookup")
-        return statement.sql(dialect="spark")
+        return statement
 
     def _expanded(self, item: exp.Expr) -> list[exp.Expr]:
         columns = expand_star(item, self.frame)
@@ -398,6 +429,13 @@ def _with_named_items(select: exp.Select) -> exp.Select:
     copied = select.copy()
     copied.set("expressions", [named(item) for item in copied.expressions])
     return copied
+
+
+def _driving_values(lookup: Lookup) -> Iterator[Expression | None]:
+    """Everything that a lookup reads of the stage so far, as plain data."""
+    yield from (pair.value for pair in lookup.keys)
+    if lookup.as_of is not None:
+        yield lookup.as_of.value
 
 
 def _access(joined: _Joined, pairs: Sequence[KeyPair]) -> str:

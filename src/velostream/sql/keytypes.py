@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from velostream.errors import ValidationError
 from velostream.model.types import parse_type
+from velostream.model.variant import is_variant
 from velostream.sql.functions import function_name
 
 _PLAIN = "{0}"
@@ -40,7 +41,7 @@ def expression_type(expression: exp.Expr, type_of: Callable[[exp.Column], pa.Dat
 def field_type(type_: pa.DataType, names: Sequence[str]) -> pa.DataType | None:
     """The type of a field inside a struct, in any case of letters; None when there is no such field."""
     for name in names:
-        if not pa.types.is_struct(type_):
+        if not pa.types.is_struct(type_) or is_variant(type_):
             return None
         fields = [field.type for field in type_ if field.name.lower() == name.lower()]
         if len(fields) != 1:

@@ -13,7 +13,7 @@ from sqlglot import exp
 from velostream.errors import ResolveError, ValidationError
 from velostream.model.expression import Call, Case, Cast, ColumnRef, Expression, Literal
 from velostream.model.schema import Schema
-from velostream.sql.coercion import is_integer, is_total, type_of
+from velostream.sql.coercion import is_integer, is_total, may_overflow, type_of
 from velostream.sql.constants import CastError, NotConstant, cast_value
 from velostream.sql.places import place_of
 
@@ -122,7 +122,9 @@ class LoweringCore(ABC):
     def _can_fail(self, name: str, arguments: Sequence[Expression]) -> bool:
         if name in ("/", "%"):
             return True
-        return name in ("+", "-", "*", "neg", "abs") and is_integer(self.type(arguments[0]))
+        if name in ("neg", "abs"):
+            return is_integer(self.type(arguments[0]))
+        return name in ("+", "-", "*") and may_overflow(name, *map(self.type, arguments))
 
     def refused(self, node: exp.Expr, error: CastError) -> Exception:
         """What a constant that can't be computed means here."""

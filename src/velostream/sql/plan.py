@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+import pyarrow as pa
+
 from velostream.errors import SqlError
 from velostream.model.expression import Expression
 from velostream.model.schema import Schema
@@ -54,6 +56,8 @@ class Relation:
     """A stream whose rows are kept as a table, because the query needs all of them."""
     grows: bool = False
     """A source whose columns are added to the result when they come."""
+    may_grow: bool = False
+    """A source whose columns could be, and of which nothing is said about that."""
 
 
 class Catalog(Protocol):
@@ -106,6 +110,8 @@ class KeyPair:
     driving: str
     """Spark SQL over the columns of the stage so far."""
     column: str
+    value: Expression | None = field(default=None, compare=False)
+    """The same as plain data, in the column's type; None: Spark evaluates it."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,8 @@ class AsOf:
     """The latest one before the time, else the earliest one after it."""
     is_inclusive: bool
     """Whether a version of just that time serves."""
+    value: Expression | None = field(default=None, compare=False)
+    """The time as plain data; None: Spark evaluates it."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +167,8 @@ class Stages:
 
     lookups: tuple[Lookup, ...]
     sql: str
+    step: Step | None = None
+    """The SQL as plain data, if the keys of all lookups are too: then no expression needs Spark."""
 
 
 class MissingPolicy(StrEnum):
@@ -202,6 +212,8 @@ class MapPlan:
     them what it found (0: a row, 1: none, 2: none, its key is NULL), and at last whether WHERE holds."""
     watched: str | None = None
     """The general path with those columns."""
+    types: tuple[pa.DataType, ...] = ()
+    """Of the columns of `sql`, as Spark's analyser found them; not known before the query is bound."""
 
 
 class LateData(StrEnum):
@@ -508,6 +520,8 @@ class QueryPlan:
     map: MapPlan | None = None
     aggregate: AggregatePlan | None = None
     delta: DeltaPlan | None = None
+    linear: Step | None = None
+    """The same as `sql`, of a query of one input that is computed as a whole and gives each row by a row of that."""
     whole: QueryPlan | None = None
     """The plan without parts, where this one has some: what is computed again when the parts can't be kept."""
     passthrough: PassthroughPlan | None = None

@@ -12,7 +12,7 @@ from velostream.sql.aggregates import plan_aggregate
 from velostream.sql.asof import spell_out_asof
 from velostream.sql.delta import plan_delta
 from velostream.sql.delta_groups import plan_streamed
-from velostream.sql.delta_steps import NotDelta
+from velostream.sql.delta_steps import NotDelta, is_linear, step_of
 from velostream.sql.determinism import check_clock, check_repeatable
 from velostream.sql.grouping import group_expressions
 from velostream.sql.growing import check_growing
@@ -171,18 +171,20 @@ class _Planner:
         reason = _why_refresh(resolution.inputs)
         if self.continuous:
             choice = plan_delta(tree, resolution=resolution, key=key)
-            plan, inputs = choice.plan, choice.inputs
-            if plan is not None:
-                plan, inputs = with_expiry(plan, inputs, options=self.options, text=self.text)
-            self._warn_of_kept_rows(tree, resolution, forgets=forgets_rows(plan, inputs))
-            if plan is not None:
+            delta, inputs = choice.plan, choice.inputs
+            if delta is not None:
+                delta, inputs = with_expiry(delta, inputs, options=self.options, text=self.text)
+            self._warn_of_kept_rows(tree, resolution, forgets=forgets_rows(delta, inputs))
+            if delta is not None:
                 followed = self._finished(Strategy.DELTA, choice.reason, tree, resolution, key)
-                followed = replace(followed, delta=plan, inputs=inputs, sql=choice.sql)
+                followed = replace(followed, delta=delta, inputs=inputs, sql=choice.sql)
                 if not any(entry.part for entry in inputs):
                     return followed
                 return replace(followed, whole=self._finished(Strategy.REFRESH, reason, tree, resolution, key))
             reason = f"{reason}; computed again after every change: {choice.reason}"
-        return self._finished(Strategy.REFRESH, reason, tree, resolution, key)
+        plan = self._finished(Strategy.REFRESH, reason, tree, resolution, key)
+        row_by_row = self.continuous and len(resolution.inputs) == 1 and is_linear(tree) and not _is_ordered(tree)
+        return replace(plan, linear=step_of(tree, resolution=resolution)) if row_by_row else plan
 
     def _streaming(self, tree: exp.Expr, resolution: Resolution, key: tuple[str, ...]) -> QueryPlan:
         limit = None if self.continuous else _take_limit(tree)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from velostream.engine import lookup as module
-from velostream.engine.lookup import _passes, _Probe, _read_columns, _Stage
+from velostream.engine.lookup import Probe, _passes, _read_columns, _Stage
 from velostream.engine.matches import AnyRow
 from velostream.engine.relations import WorkerError
 from velostream.engine.replica import ReplicaPublisher
@@ -30,7 +30,7 @@ def limits(tmp_path):
 
 
 def stage(replica, *, outer=False):
-    return _Stage(1, (_Probe(replica, (1,), ("most",), outer),))
+    return _Stage(1, (Probe(replica, (1,), ("most",), outer),))
 
 
 def batch(*rows):
@@ -75,7 +75,7 @@ def test_too_many_matches_at_once_are_joined_in_halves(limits, monkeypatch):
 )
 def test_where_any_row_will_do_each_key_finds_the_first_that_passes(limits, condition, found):
     one = AnyRow(Schema.of(("user", "BIGINT"), ("most", "BIGINT")), condition, "token")
-    probe = _Probe(limits, (1,), ("most",), True, any_row=one)
+    probe = Probe(limits, (1,), ("most",), True, any_row=one)
     given = batch((0, 2), (1, 1), (2, None), (3, 1), (4, 9), (5, 2), (6, 1))
     keys = dict(zip(*(column.to_pylist() for column in given.columns), strict=True))
     results = list(pickle.loads(pickle.dumps(_Stage(1, (probe,))))(iter([given])))
@@ -84,14 +84,14 @@ def test_where_any_row_will_do_each_key_finds_the_first_that_passes(limits, cond
 
 def test_keys_that_come_often_are_looked_up_once(limits, monkeypatch):
     monkeypatch.setattr(module, "_MOST_PAIRS", 2)
-    probe = _Probe(limits, (1,), ("most",), True, any_row=AnyRow(Schema.of(("user", "BIGINT")), None, "token"))
+    probe = Probe(limits, (1,), ("most",), True, any_row=AnyRow(Schema.of(("user", "BIGINT")), None, "token"))
     results = list(_Stage(1, (probe,))(iter([batch(*((number, 1) for number in range(9)))])))
     assert [one.num_rows for one in results] == [9]
 
 
 def test_a_condition_that_fails_for_a_row_comes_back_as_an_error_of_ours(limits):
     condition = Call(">", (Call("/", (ColumnRef("most"), Literal(0, pa.int64()))), Literal(1.0, pa.float64())))
-    probe = _Probe(limits, (1,), ("most",), True, any_row=AnyRow(Schema.of(("most", "BIGINT")), condition, "token"))
+    probe = Probe(limits, (1,), ("most",), True, any_row=AnyRow(Schema.of(("most", "BIGINT")), condition, "token"))
     with pytest.raises(WorkerError, match=r"velostream\.error:token:"):
         list(_Stage(1, (probe,))(iter([batch((0, 1))])))
 

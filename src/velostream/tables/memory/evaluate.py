@@ -23,6 +23,7 @@ from velostream.tables.memory.operations import (
     COMPARISONS,
     FLOAT_COMPARISONS,
     Values,
+    capped,
     changed_case,
     choose,
     divide,
@@ -32,6 +33,7 @@ from velostream.tables.memory.operations import (
 )
 
 _MAX_PRECISION = 38
+_MAX_EXACT_PRECISION = 76
 _PLAIN_PATTERN = re.compile(r"\^?(?:[\w \-@#%&,:;~'\"/<>=!]|\[[A-Za-z0-9_ \-]+\]|[()|]|(?<=[\w\])])[*+?](?![*+?]))*")
 """Regular expressions that mean the same in Java and RE2: no `.`, `$`, back-slashes, lazy or possessive quantifiers."""
 
@@ -197,6 +199,9 @@ class _Compiler:
             return _combine(remainder, type_, left, right)
         if pa.types.is_integer(type_):
             self.can_fail("integer arithmetic")
+        if pa.types.is_decimal(type_) and _exact_digits(operator, left.type, right.type)[0] > _MAX_PRECISION:
+            self.can_fail("decimal arithmetic of that many digits")
+            return _combine(failing(capped(operator, type_), operator, type_), type_, left, right)
         return _combine(failing(ARITHMETIC[operator], operator, type_), type_, left, right)
 
     def signed(self, name: str, value: Compiled) -> Compiled:
@@ -317,15 +322,21 @@ _OPERANDS: dict[str, Callable[[pa.DataType], bool]] = {
 
 
 def _decimal_type(operator: str, left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type that both Arrow and Spark give, as long as no digit is lost."""
-    if operator == "*":
-        precision, scale = left.precision + right.precision + 1, left.scale + right.scale
-    elif operator in ("+", "-"):
-        scale = max(left.scale, right.scale)
-        precision = max(left.precision - left.scale, right.precision - right.scale) + scale + 1
-    else:
+    """The type that Spark gives: with all digits, or with 38 of them, where a result that has more is an error."""
+    if operator not in ARITHMETIC:
         return None
-    return pa.decimal128(precision, scale) if precision <= _MAX_PRECISION else None
+    precision, scale = _exact_digits(operator, left, right)
+    if scale > _MAX_PRECISION or precision > _MAX_EXACT_PRECISION:
+        return None
+    return pa.decimal128(min(precision, _MAX_PRECISION), scale)
+
+
+def _exact_digits(operator: str, left: pa.DataType, right: pa.DataType) -> tuple[int, int]:
+    """Precision and scale of the exact results of `+ - *`."""
+    if operator == "*":
+        return left.precision + right.precision + 1, left.scale + right.scale
+    scale = max(left.scale, right.scale)
+    return max(left.precision - left.scale, right.precision - right.scale) + scale + 1, scale
 
 
 def _one_type(types: Sequence[pa.DataType]) -> pa.DataType:

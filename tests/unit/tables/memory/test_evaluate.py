@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, localcontext
 
 import pyarrow as pa
 import pytest
@@ -236,12 +236,44 @@ def test_case_and_coalesce_choose_per_row():
         call("and", "b", call("=", call("+", "i", 1), 2)),
         Case(((column("b"), call("%", "i", 2)),)),
         call("coalesce", "i", call("+", "i", 1)),
-        Call("*", (Literal(Decimal(1), pa.decimal128(30, 2)), Literal(Decimal(1), pa.decimal128(30, 2)))),
+        Call("*", (Literal(Decimal(1), pa.decimal128(38, 2)), Literal(Decimal(1), pa.decimal128(38, 2)))),
+        Call("*", (Literal(Decimal(1), pa.decimal128(30, 20)), Literal(Decimal(1), pa.decimal128(30, 20)))),
+        Case(((column("b"), Call("+", (Literal(Decimal(1), pa.decimal128(38)),) * 2)),)),
     ],
 )
 def test_what_only_spark_evaluates(expression):
     with pytest.raises(CannotCompile):
         values(expression)
+
+
+WIDE = pa.table(
+    {
+        "h": pa.array([Decimal("9" * 34 + ".99"), Decimal("-0.01"), None, Decimal(0)], pa.decimal128(38, 2)),
+        "e": pa.array([Decimal("-9.0"), Decimal("1.5"), Decimal(2), None], pa.decimal128(20, 1)),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("operator", "compute", "scale"),
+    [("+", Decimal.__add__, 2), ("-", Decimal.__sub__, 2), ("*", Decimal.__mul__, 3)],
+)
+@pytest.mark.parametrize("first", [0, 1], ids=["38 digits", "few digits"])
+def test_decimals_that_could_be_too_wide_are_exact(operator, compute, scale, first):  # B19
+    rows = WIDE.slice(first)
+    found = evaluate_expression(Call(operator, (column("h"), column("e"))), rows)
+    assert found.type == pa.decimal128(38, scale)
+    with localcontext(prec=80):
+        pairs = zip(rows["h"].to_pylist(), rows["e"].to_pylist(), strict=True)
+        assert found.to_pylist() == [None if None in pair else compute(*pair) for pair in pairs]
+
+
+@pytest.mark.parametrize("operator", ["+", "-", "*"])
+def test_a_decimal_of_more_than_38_digits_is_an_error(operator):  # B19
+    most = Literal(Decimal("9" * 36), pa.decimal128(38, 2))
+    other = {"+": Literal(Decimal(1), pa.decimal128(3)), "-": Literal(Decimal(-1), pa.decimal128(3))}
+    with pytest.raises(TableError, match="out of the range of DECIMAL"):
+        values(Call(operator, (most, other.get(operator, Literal(Decimal(10), pa.decimal128(2))))))
 
 
 def test_an_unknown_column_is_an_error():  # B16
