@@ -5,7 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from velostream.engine.reading import read_arrow, read_range
+from velostream.engine.nearby import NearReading
+from velostream.engine.reading import read_range
 from velostream.engine.relations import arrow_result
 from velostream.errors import SourceError
 from velostream.model.schema import Schema
@@ -32,10 +33,15 @@ def whole(source):
     return start, source.latest_offset(start)
 
 
+def read_here(source, start, end):
+    """The rows that threads of this process read, and the records they can't."""
+    reading = NearReading(source, start, end, ORDERS, work=iter)
+    return pa.Table.from_batches(reading.batches(), schema=ORDERS.arrow), reading.bad_records()
+
+
 def test_workers_read_what_the_driver_reads_in_order(session, orders):
     start, end = whole(orders)
-    here_bad = []
-    here = pa.concat_tables(read_arrow(orders, start, end, ORDERS, here_bad.append))
+    here, here_bad = read_here(orders, start, end)
     reading = read_range(session, orders, start, end, ORDERS)
     there = arrow_result(reading.frame)
     assert there.schema.equals(ORDERS.arrow)
@@ -79,7 +85,7 @@ def test_an_empty_range_has_the_columns(session, orders):
     reading = read_range(session, orders, end, end, ORDERS)
     assert arrow_result(reading.frame).schema.equals(ORDERS.arrow)
     assert reading.bad_records() == []
-    assert list(read_arrow(orders, end, end, ORDERS, lambda _: None)) == []
+    assert read_here(orders, end, end) == (ORDERS.arrow.empty_table(), [])
 
 
 def test_a_source_that_fails_in_a_worker_says_why(session, orders, tmp_path):

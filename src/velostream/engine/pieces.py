@@ -7,7 +7,7 @@ however its source is cut into partitions.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from velostream.errors import StateError
 from velostream.sources.base import BadRecord
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _FEWEST_ROWS, _FEWEST_BYTES = 20_000, 4 << 20
 """Less than both of a worker's rows is brought to the driver: a small load writes no files."""
@@ -73,21 +73,36 @@ class Pieces:
 
     def __iter__(self) -> Iterator[Piece]:
         """The rows in their order, so many at a time. There is no piece without rows."""
-        left = self.count
-        waiting: list[pa.Table] = []
-        count = size = 0
-        for share in self._shares:
-            rows = self._files.read(share) if isinstance(share, str) else share
-            while rows.num_rows:
-                taken = rows.slice(0, self._most - count)
-                rows = rows.slice(taken.num_rows)
-                waiting.append(taken)
-                count += taken.num_rows
-                size += taken.nbytes
-                if count >= self._most or size >= _PIECE_BYTES or count == left:
-                    left -= count
-                    yield Piece(pa.concat_tables(waiting), is_last=not left)
-                    waiting, count, size = [], 0, 0
+        shares = (self._files.read(share) if isinstance(share, str) else share for share in self._shares)
+        return cut_into_pieces(shares, most_rows=self._most)
+
+
+def cut_into_pieces(tables: Iterable[pa.Table], *, most_rows: int) -> Iterator[Piece]:
+    """The rows of the tables in their order, so many at a time or fewer where those take much room.
+
+    There is no piece without rows. Each is known to be the last one or not, so one more than is given out is held.
+    """
+    complete: pa.Table | None = None
+    waiting: list[pa.Table] = []
+    count = size = 0
+    for table in tables:
+        rows = table
+        while rows.num_rows:
+            if complete is not None:
+                yield Piece(complete, is_last=False)
+                complete = None
+            taken = rows.slice(0, most_rows - count)
+            rows = rows.slice(taken.num_rows)
+            waiting.append(taken)
+            count += taken.num_rows
+            size += taken.nbytes
+            if count >= most_rows or size >= _PIECE_BYTES:
+                complete = pa.concat_tables(waiting)
+                waiting, count, size = [], 0, 0
+    if waiting:
+        complete = pa.concat_tables(waiting)
+    if complete is not None:
+        yield Piece(complete, is_last=True)
 
 
 def gather_in_pieces(frame: DataFrame, folder: Path, prepare: Prepare, *, most_rows: int) -> Pieces:
@@ -97,7 +112,7 @@ def gather_in_pieces(frame: DataFrame, folder: Path, prepare: Prepare, *, most_r
     than that, nor does a worker of its share.
     """
     files = LocalFiles(folder)
-    if not _is_reachable(frame) or _is_cut(frame):
+    if not shares_files(frame.sparkSession) or _is_cut(frame):
         rows, refused = prepare(arrow_result(frame))
         return Pieces(rows.num_rows, refused, [rows], files, most_rows)
     bounds = Bounds(min(_FEWEST_ROWS, most_rows), _FEWEST_BYTES, most_rows, _PIECE_BYTES)
@@ -108,9 +123,9 @@ def gather_in_pieces(frame: DataFrame, folder: Path, prepare: Prepare, *, most_r
     return Pieces(sum(share.count for share in shares), refused, told, files, most_rows)
 
 
-def _is_reachable(frame: DataFrame) -> bool:
+def shares_files(session: SparkSession) -> bool:
     """Whether Spark's workers are on this machine."""
-    return str(frame.sparkSession.sparkContext.master).partition("[")[0] == "local"
+    return str(session.sparkContext.master).partition("[")[0] == "local"
 
 
 def _is_cut(frame: DataFrame) -> bool:

@@ -26,9 +26,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _TASKS_PER_CORE = 3
 """Enough to even out parts of unequal size; more would only cost scheduling."""
+
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a worker makes of the batches of a partition; goes to the workers pickled."""
+Through = Callable[[Work, "StructType | str"], "DataFrame"]
+"""Sends rows through such work and gives the frame of what comes of it, with the columns that are said."""
 
 _BadByTask = dict[tuple[str, int], list[BadRecord]]
 """Bad records of each task of each reading."""
@@ -40,6 +46,8 @@ class Reading:
 
     frame: DataFrame
     """The schema's columns, in the source's order; plus `_change` where the source emits upserts or changes."""
+    through: Through
+    """Has the workers that read the rows do something with them, before Spark sees any."""
     _take_bad: Callable[[], list[BadRecord]]
     finished: Callable[[], float]
     """Which part of the range has been read, 0 to 1; of a reading that is `counted`."""
@@ -58,9 +66,10 @@ def read_range(
     reports a bad record twice. `counted`: the workers say what they have finished.
     """
     partitions = source.partitions(start, end)
-    shape = _shape(source, schema)
+    shape = shape_of(source, schema)
     if not partitions:
-        return Reading(session.createDataFrame([], spark_schema(shape)), list, lambda: 1.0)
+        nothing = session.createDataFrame([], spark_schema(shape))
+        return Reading(nothing, nothing.mapInArrow, list, lambda: 1.0)
     context = session.sparkContext
     bad = _bad_records_of(context)
     token = uuid.uuid4().hex
@@ -75,24 +84,16 @@ def read_range(
                 if found or counted:
                     bad.add({(token, task): found})
 
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(read_tasks, spark_schema(shape))
-    return Reading(frame, lambda: _taken(bad, token), lambda: len(_places(bad, token)) / len(tasks))
+    numbers = session.range(0, len(tasks), 1, len(tasks))
+
+    def through(work: Work, columns: StructType | str) -> DataFrame:
+        return numbers.mapInArrow(lambda batches: work(read_tasks(batches)), columns)
+
+    frame = numbers.mapInArrow(read_tasks, spark_schema(shape))
+    return Reading(frame, through, lambda: _taken(bad, token), lambda: len(_places(bad, token)) / len(tasks))
 
 
-def read_arrow(source: Source, start: Offset, end: Offset, schema: Schema, on_bad: OnBad) -> Iterator[pa.Table]:
-    """The same records here on the driver, without Spark: one table per partition of the source, in order."""
-    for partition in source.partitions(start, end):
-        yield read_partition(source, partition, schema, on_bad)
-
-
-def read_partition(source: Source, partition: Partition, schema: Schema, on_bad: OnBad) -> pa.Table:
-    """All of one partition."""
-    shape = _shape(source, schema)
-    batches = list(_shaped(source.read(partition, schema, on_bad), shape))
-    return pa.Table.from_batches(batches, schema=shape.arrow)
-
-
-def _shape(source: Source, schema: Schema) -> Schema:
+def shape_of(source: Source, schema: Schema) -> Schema:
     """What reading gives: the columns, all of them nullable, and the sign where records have one."""
     columns = [Column(column.name, column.type) for column in schema.columns]
     if source.capabilities.emits is not Emits.APPENDS:
@@ -118,12 +119,12 @@ def _read_task(
 ) -> Iterator[pa.RecordBatch]:
     try:
         for partition in partitions:
-            yield from _shaped(source.read(partition, schema, on_bad), shape)
+            yield from shaped(source.read(partition, schema, on_bad), shape)
     except VelostreamError as error:
         raise WorkerError(error, token=error_token) from error
 
 
-def _shaped(batches: Iterator[pa.RecordBatch], shape: Schema) -> Iterator[pa.RecordBatch]:
+def shaped(batches: Iterator[pa.RecordBatch], shape: Schema) -> Iterator[pa.RecordBatch]:
     """Batches with exactly the promised columns, which come first; rows without a sign are there."""
     wanted = shape.arrow
     for batch in batches:

@@ -47,6 +47,8 @@ class Refresher:
         runner = self._launcher.runners.get(entry.id)
         if not isinstance(runner, ViewRunner | OnceRunner) or (isinstance(runner, ViewRunner) and runner.forgets):
             self._refuse(entry, is_running=runner is not None)
+        if isinstance(runner, ViewRunner) and runner.has_ended:
+            self._refuse(entry, is_running=False)
         self._context.wait_ready(entry, deadline)
         if isinstance(runner, OnceRunner):
             self._read_again(entry)

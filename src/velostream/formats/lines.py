@@ -8,6 +8,7 @@ so every reader cuts the same file the same way, wherever its ranges begin.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,28 @@ def find_records(data: bytes | memoryview, quote: bytes | None, *, final: bool) 
     if not len(odd_lines):
         return Records(line_ends, nothing)
     return _join_lines(line_ends, odd_lines, size=len(octets), final=final)
+
+
+def cut_records(data: bytes, quote: bytes | None, *, size: int) -> Iterator[tuple[int, bytes]]:
+    """All records in pieces of about so many bytes, each with its position. Of no data there is no piece."""
+    start = 0
+    while start < len(data):
+        length = size
+        while True:
+            end = start + length
+            if end >= len(data):
+                yield start, data[start:]
+                return
+            if quote is None:
+                found = data.rfind(b"\n", start, end) + 1
+            else:
+                ends = find_records(memoryview(data)[start:end], quote, final=False).ends
+                found = start + int(ends[-1]) if len(ends) else 0
+            if found > start:
+                break
+            length *= 2
+        yield start, data[start:found]
+        start = found
 
 
 def _join_lines(line_ends: Positions, odd_lines: Positions, *, size: int, final: bool) -> Records:

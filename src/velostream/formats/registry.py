@@ -32,6 +32,8 @@ RECORD_NAMES = tuple(_RECORD_FORMATS)
 """The formats of records that come one by one."""
 NAMES = ("csv", "tsv", "json", "jsonl", "ndjson", "json_lines", "json_array", "text", "parquet", "avro", "orc")
 """The formats of files."""
+NATIVE_NAMES = tuple(name for name in NAMES if name != "avro")
+"""Those of files that are decoded by libraries which let go of Python's lock."""
 EXTENSIONS = {
     ".csv": "csv",
     ".tsv": "tsv",

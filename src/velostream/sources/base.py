@@ -13,16 +13,16 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
 from velostream.model.change import JsonValue
 from velostream.model.confidential import shown_address
-from velostream.model.options import Option, Options
+from velostream.model.options import EVOLUTION, Option, Options
 from velostream.model.schema import Schema
 
 Offset = JsonValue
@@ -55,7 +55,9 @@ class SourceCapabilities:
     """Has an incremental phase: `latest_offset` may move after the bulk phase."""
     follows: bool = False
     """Is being followed: the engine keeps asking. False is a bounded source, read once."""
-    guarantee: str = "exactly-once"
+    native: bool = False
+    """Reading is left to libraries that let go of Python's lock, so that threads are as quick as processes. `read` may
+    then be called in a thread of the driver, on a copy that was pickled."""
 
     @property
     def is_stream(self) -> bool:
@@ -80,6 +82,14 @@ class SourceSpec:
         declared = "" if self.columns is None else repr(self.columns.to_json())
         told = f"{self.uri}|{sorted(self.options.items())!r}|{declared}"
         return f"{self.kind}:{hashlib.sha256(told.encode()).hexdigest()}"
+
+    def adding(self) -> SourceSpec:
+        """The same, and columns that come later are to be added."""
+        return replace(self, options={**self.options, EVOLUTION: "add"})
+
+    def ignoring(self) -> SourceSpec:
+        """The same, and columns that come later are left out."""
+        return replace(self, options={**self.options, EVOLUTION: "ignore"})
 
     @property
     def shown(self) -> str:
@@ -124,8 +134,9 @@ class Lag:
 class Source(ABC):
     """One source of one statement group. Driver-side calls come from one thread at a time.
 
-    Delivery guarantee: exactly-once into tables if `replay` is `forever`; sources with a weaker replay are
-    spooled by the engine before their records are acknowledged through `commit`.
+    Delivery guarantee: exactly-once into tables if `replay` is `forever` or `until-commit`; what a stream of the latter
+    kind gives is put into a spool by the engine before `commit` acknowledges it. With `none` what was read and not yet
+    put there when the process died is lost.
     """
 
     kind: ClassVar[str]
@@ -160,7 +171,7 @@ class Source(ABC):
     @property
     def adds_columns(self) -> bool:
         """Whether `read` raises `FurtherColumnsError` for records with columns that its schema lacks, so that they are
-        added (`schema.evolution` = `add`). Only asked for when that option says so.
+        added (`schema.evolution` = `add`), if its options say so.
         """
         return False
 
@@ -220,6 +231,12 @@ class Source(ABC):
         """
         return bool(position == target)
 
+    def earlier(self, end: Offset, stop: Offset) -> Offset:
+        """Where reading is to end that goes no further than either of two positions. Sources that are read in parts at
+        paces of their own override this.
+        """
+        return stop if self.reached(end, stop) else end
+
     def expected_rows(self, start: Offset, end: Offset) -> int | None:
         """About how many rows lie between two offsets, to tell how far a load is; None where asking would be dear."""
         return None
@@ -259,12 +276,16 @@ class Source(ABC):
 class SimpleSource(Source):
     """The simple rung: something to load whole and, if it can, to ask for what is newer.
 
-    Rows are re-read as a whole when there is no incremental phase, and the engine commits the difference.
+    With an incremental phase it is a stream: the engine puts what is loaded into a spool together with its offset, so a
+    range is asked for again only if the process died meanwhile. Without one it is read once or, where the kind has the
+    option `poll.interval` and it is given, again whenever the offset is another one; the difference is committed.
+
+    Delivery guarantee: exactly-once, if a range that is asked for again gives the same rows.
     """
 
     @abstractmethod
-    def bulk_load(self) -> pa.Table:
-        """Everything there is now, up to the offset `get_current_offset` gave just before."""
+    def bulk_load(self, until: Offset) -> pa.Table:
+        """Everything up to an offset that `get_current_offset` gave. Without incremental phase: what is there now."""
 
     @abstractmethod
     def get_current_offset(self) -> Offset:
@@ -279,27 +300,33 @@ class SimpleSource(Source):
 
     @property
     def capabilities(self) -> SourceCapabilities:
-        incremental = self.supports_incremental()
-        emits = Emits.APPENDS if incremental else Emits.CHANGES
-        return SourceCapabilities(emits=emits, incremental=incremental, follows=incremental)
+        emits = Emits.CHANGES if self._is_polled else Emits.APPENDS
+        goes_on = self._is_polled or self.supports_incremental()
+        return SourceCapabilities(emits=emits, replay=Replay.UNTIL_COMMIT, incremental=goes_on, follows=goes_on)
 
     def schema(self) -> Schema | None:
-        return self.spec.columns or Schema.from_arrow(self.bulk_load().schema)
+        return self.spec.columns or Schema.from_arrow(self.bulk_load(self.get_current_offset()).schema)
 
     def initial_offset(self) -> Offset:
         return None
 
     def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
-        return self.get_current_offset()
+        return self.get_current_offset() if start is None or self.capabilities.follows else start
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
         if start == end:
             return ()
-        if start is None or not self.supports_incremental():
-            return (Partition({"since": None, "until": end}, origin="", replaces=not self.supports_incremental()),)
-        return (Partition({"since": start, "until": end}),)
+        since = start if self.supports_incremental() else None
+        return (Partition({"since": since, "until": end}, replaces=self._is_polled),)
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
-        since: Any = partition.payload["since"]
-        table = self.bulk_load() if since is None else self.incremental_load(since, partition.payload["until"])
+        since, until = partition.payload["since"], partition.payload["until"]
+        table = self.bulk_load(until) if since is None else self.incremental_load(since, until)
         yield from table.select(list(schema.names)).cast(schema.arrow).to_batches()
+
+    def reached(self, position: Offset, target: Offset) -> bool:
+        return target is None or bool(position == target)
+
+    @property
+    def _is_polled(self) -> bool:
+        return "poll.interval" in self.settings and not self.supports_incremental()

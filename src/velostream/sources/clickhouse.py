@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from velostream.model.clickhouse import CONNECTION_OPTIONS, ClickhouseServer
 from velostream.model.options import Option, OptionType
+from velostream.sources.base import SourceCapabilities
 from velostream.sources.clickhouse_driver import ClickhouseDriver
 from velostream.sources.database import DATABASE_OPTIONS, DatabaseSource
 
@@ -27,6 +29,10 @@ class ClickhouseSource(DatabaseSource):
         *CONNECTION_OPTIONS,
         Option("compression", "of the rows on their way", OptionType.CHOICE, "lz4", tuple(_METHODS)),
     )
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return replace(super().capabilities, native=True)
 
     def reach(self) -> tuple[ClickhouseDriver, str | None]:
         compression = _METHODS[(self.settings.text("compression") or "lz4").lower()]

@@ -31,7 +31,7 @@ from velostream.sources.file_formats import FileFormats
 from velostream.sources.file_listing import Listing
 from velostream.sources.file_progress import BoundedProgress, States, WatchedProgress, WatchMode
 from velostream.sources.file_state import FileIdentity, FileState
-from velostream.sources.followed_files import FOLLOWED_OPTIONS, PART_BYTES, FollowedFiles, Piece
+from velostream.sources.followed_files import FOLLOWED_OPTIONS, FollowedFiles, Piece, part_bytes
 from velostream.sources.text_file import TextFile
 
 _ROWS_PER_BATCH = 65_536
@@ -103,7 +103,7 @@ class FileSource(FollowedFiles[FileState]):
         if not isinstance(file_format, LineFormat) or FileIdentity.of(state.path) is None:
             return [_piece(state, start, state.read)]
         with TextFile(state.path, file_format) as file:
-            cuts = file.cuts(start, state.read, part=PART_BYTES)
+            cuts = file.cuts(start, state.read, part=part_bytes(state.read - start))
         return [_piece(state, begin, end) for begin, end in zip([start, *cuts], cuts, strict=False)]
 
     def _read_piece(self, piece: Piece, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from velostream.errors import SourceError
 from velostream.formats.options import FILE_OPTIONS
-from velostream.formats.registry import NAMES
+from velostream.formats.registry import NAMES, NATIVE_NAMES, format_by_extension
 from velostream.model.change import CHANGE
 from velostream.model.options import Option, OptionType
 from velostream.model.schema import Schema
@@ -36,7 +36,11 @@ from velostream.sources.common import (
 from velostream.sources.file_progress import WatchMode
 
 PART_BYTES = 16 << 20
-"""About how much one worker reads in one go."""
+"""About how much one worker reads in one go, of much."""
+_LEAST_PART_BYTES = 2 << 20
+"""Less than that isn't worth another part: each one opens its file and looks whether it is still the same."""
+_PARTS = 32
+"""Into so many, which keep all workers busy, is cut what is not much."""
 FOLLOWED_OPTIONS = (
     *COMMON_OPTIONS,
     OFFSET_RESET,
@@ -111,7 +115,11 @@ class FollowedFiles(Source, Generic[State]):
         emits = Emits.APPENDS if self._mode in (None, WatchMode.APPEND) else Emits.CHANGES
         if self._upserts and emits is Emits.APPENDS:
             emits = Emits.UPSERTS
-        return SourceCapabilities(emits=emits, replay=Replay.FOREVER, incremental=watched, follows=watched)
+        written = self.settings.text("format") or format_by_extension(self.spec.uri)
+        native = written is not None and written.lower() in NATIVE_NAMES
+        return SourceCapabilities(
+            emits=emits, replay=Replay.FOREVER, incremental=watched, follows=watched, native=native
+        )
 
     def initial_offset(self) -> Offset:
         return self._offset(self._moved({}, None) if self._from_latest else {})
@@ -152,6 +160,11 @@ class FollowedFiles(Source, Generic[State]):
     def reached(self, position: Offset, target: Offset) -> bool:
         at = self._states(position)
         return all(path in at and at[path].order >= state.order for path, state in self._states(target).items())
+
+    def earlier(self, end: Offset, stop: Offset) -> Offset:
+        here, there = self._states(end), self._states(stop)
+        both = [path for path in here if path in there]
+        return self._offset({path: min(here[path], there[path], key=lambda state: state.order) for path in both})
 
     @abstractmethod
     def _moved(self, states: Mapping[str, State], max_rows: int | None) -> Mapping[str, State]:
@@ -199,12 +212,18 @@ class FollowedFiles(Source, Generic[State]):
         return {state.path: state for state in states}
 
 
+def part_bytes(total: int) -> int:
+    """About how large the parts are into which so many bytes are cut."""
+    return min(PART_BYTES, max(_LEAST_PART_BYTES, total // _PARTS))
+
+
 def _packed(pieces: list[Piece]) -> Iterator[list[Piece]]:
     """Pieces together that are too small to be worth a task of their own."""
+    most = part_bytes(sum(piece["weight"] for piece in pieces))
     group: list[Piece] = []
     weight = 0
     for piece in pieces:
-        if group and weight + piece["weight"] > PART_BYTES:
+        if group and weight + piece["weight"] > most:
             yield group
             group, weight = [], 0
         group.append(piece)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,18 +36,18 @@ class Resource:
         format_name = settings.text("format")
         if format_name is not None and format_name.lower() not in FORMATS:
             raise OptionError.value("format", format_name, expected="one of " + ", ".join(FORMATS))
-        self._rules = BodyRules(
+        self.rules = BodyRules(
             source.format_settings,
             None if format_name is None else format_name.lower(),
             None if written is None else path_of(written),
             retriable=source.is_polled,
         )
         self._client = HttpClient(source.address, settings)
-        self.pages = Pages(self._client, settings, self._rules)
+        self.pages = Pages(self._client, settings, self.rules)
 
     def columns(self) -> Schema | None:
         with self.connected():
-            return infer_columns(self.pages.bodies(), self._rules.settings)
+            return infer_columns(self.pages.bodies(), self.rules.settings)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
@@ -58,15 +59,25 @@ class Resource:
 
 
 class OneFetch(HttpReading):
-    """Fetched once. Its offsets are None and, when everything was fetched, True."""
+    """Fetched once. Its offsets are None and, when everything was fetched, True.
 
-    capabilities = SourceCapabilities()
+    Reading begins with the pages that were fetched to find the columns, which needn't be sent twice.
+    """
 
     def __init__(self, source: HttpSource) -> None:
         self._resource = Resource(source)
+        self._begun: Iterator[Body] | None = None
+        """All pages, of which some are here already."""
+        # Records within a document are found by Python.
+        self.capabilities = SourceCapabilities(native=source.settings.text("http.records") is None)
 
     def discover(self) -> Schema | None:
-        return self._resource.columns()
+        here: list[Body] = []
+        bodies = self._resource.pages.bodies()
+        with self._resource.connected():
+            found = infer_columns(map(_kept_in(here), bodies), self._resource.rules.settings)
+        self._begun = chain(here, bodies)
+        return found
 
     def latest(self, start: Offset, *, max_rows: int | None) -> Offset:
         return True
@@ -75,12 +86,16 @@ class OneFetch(HttpReading):
         return [Partition({})]
 
     def read(self, partition: Partition, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        begun, self._begun = self._begun, None
         with self._resource.connected():
-            for body in self._resource.pages.bodies():
+            for body in begun or self._resource.pages.bodies():
                 yield from _batches(body, schema, on_bad)
 
     def reached(self, position: Offset, target: Offset) -> bool:
         return False
+
+    def close(self) -> None:
+        self._begun = None
 
 
 class RepeatedFetch(HttpReading):
@@ -136,6 +151,14 @@ class RepeatedFetch(HttpReading):
 
     def close(self) -> None:
         self._seen = None
+
+
+def _kept_in(kept: list[Body]) -> Callable[[Body], Body]:
+    def keep(body: Body) -> Body:
+        kept.append(body)
+        return body
+
+    return keep
 
 
 def _batches(body: Body, schema: Schema, on_bad: OnBad) -> Iterator[pa.RecordBatch]:

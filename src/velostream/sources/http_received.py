@@ -58,7 +58,7 @@ class ReceivedRecords(HttpReading):
         self._retention = settings.duration("http.retention") or timedelta()
         self._tidied_at = time.monotonic()
         self.capabilities = SourceCapabilities(
-            emits=emits_of(settings.text("changelog")), replay=Replay.UNTIL_COMMIT, incremental=True, follows=True
+            emits=emits_of(settings.text("changelog")), replay=Replay.FOREVER, incremental=True, follows=True
         )
         if self.capabilities.emits is Emits.UPSERTS and not settings.text("key"):
             raise OptionError(

@@ -17,7 +17,7 @@ from velostream.errors import Category, SourceError
 from velostream.formats.base import FormatSettings, LineFormat, Preamble, Rejected, Sample, further_field
 from velostream.formats.json import JsonLinesFormat, infer_records, parse_json
 from velostream.formats.json_arrays import ObjectLines, object_lines
-from velostream.formats.lines import find_records
+from velostream.formats.lines import cut_records, find_records
 from velostream.formats.registry import format_by_extension, make_format
 from velostream.model.http import Answer, without_parameters
 from velostream.model.path import AnyDepth, AnyField, Element, Field, Filter, Path, Slice, Step, parse_path
@@ -35,6 +35,8 @@ _BY_CONTENT_TYPE = (
 _SAMPLE_RECORDS = 10_000
 _SAMPLE_BYTES = 4 << 20
 _ROWS_PER_TABLE = 50_000
+_BLOCK_BYTES = 1 << 23
+"""Lines are read so many bytes at a time."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Body:
     def decode(self, schema: Schema, on_bad: OnBad) -> Iterator[pa.Table]:
         """The records as rows of exactly the schema."""
         if self.lines is not None:
-            yield self._decode_lines(self.lines, schema, on_bad)
+            yield from self._decode_lines(self.lines, schema, on_bad)
             return
         if self.elements is not None:
             rows = JsonLinesFormat(self._rules.settings).read_typed(self.elements.data, schema)
@@ -153,15 +155,15 @@ class Body:
     def _preamble(self, lines: LineFormat) -> Preamble:
         return lines.preamble(self.answer.body, final=True) or Preamble()
 
-    def _decode_lines(self, lines: LineFormat, schema: Schema, on_bad: OnBad) -> pa.Table:
+    def _decode_lines(self, lines: LineFormat, schema: Schema, on_bad: OnBad) -> Iterator[pa.Table]:
         preamble = self._preamble(lines)
-        data = self.answer.body[preamble.length :]
+        for position, data in cut_records(self.answer.body[preamble.length :], lines.quote, size=_BLOCK_BYTES):
 
-        def reject(rejected: Rejected) -> None:
-            line = self.answer.body.count(b"\n", 0, preamble.length + rejected.place) + 1
-            on_bad(BadRecord(rejected.raw, f"{self._place} line {line}", rejected.reason))
+            def reject(rejected: Rejected, position: int = preamble.length + position) -> None:
+                line = self.answer.body.count(b"\n", 0, position + rejected.place) + 1
+                on_bad(BadRecord(rejected.raw, f"{self._place} line {line}", rejected.reason))
 
-        return lines.decode(data, preamble, schema, reject)
+            yield lines.decode(data, preamble, schema, reject)
 
     def _decode_records(self, first: int, records: Sequence[Any], schema: Schema, on_bad: OnBad) -> pa.Table:
         objects: list[tuple[int, Mapping[str, Any]]] = []

@@ -224,6 +224,11 @@ class KafkaSource(Source):
         here = _positions(position)
         return all(here.get(partition, -1) >= offset for partition, offset in _positions(target).items())
 
+    def earlier(self, end: Offset, stop: Offset) -> Offset:
+        here, there = _positions(end), _positions(stop)
+        both = {str(partition): min(here[partition], there[partition]) for partition in here if partition in there}
+        return {**end, "partitions": both}
+
     def close(self) -> None:
         self._reader.close()
         self._client.close()

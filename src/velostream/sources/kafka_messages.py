@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +36,7 @@ OF_MESSAGES = {
 """System columns: what every message has besides its value."""
 
 _NO_TIMESTAMP = 0
+_key_of, _value_of = methodcaller("key"), methodcaller("value")
 
 
 class MessageDecoder:
@@ -73,7 +76,8 @@ class MessageDecoder:
             message = messages[index]
             on_bad(BadRecord(raw, f"{self._topic}/{message.partition()}@{message.offset()}", reason))
 
-        decoded = self._rows(messages, reject)
+        values = pa.array(list(map(_value_of, messages)), pa.binary())
+        decoded = self._rows(values, reject)
         if decoded.unpaired and self._emits is Emits.CHANGES and not self._schema.key:
             decoded = _paired(decoded, messages, reject)
         records = decoded.records.to_numpy()
@@ -84,18 +88,17 @@ class MessageDecoder:
             return rows.filter(pc.greater(columns[CHANGE], 0)) if CHANGE in columns else rows
         columns.setdefault(CHANGE, pa.repeat(pa.scalar(1, pa.int8()), len(records)))
         if self._with_origin:
-            columns[ORIGIN] = pa.array([self._identity(messages[index]) for index in records.tolist()], pa.string())
+            columns[ORIGIN] = self._identities(_chosen(messages, records))
         present = self._table(columns)
         if self._emits is Emits.CHANGES:
             return present
-        gone, places = self._tombstones(messages, reject)
-        if not gone.num_rows:
+        if not values.null_count:
             return present
+        gone, places = self._tombstones(messages, values, reject)
         order = np.argsort(np.concatenate([records, places]), kind="stable")
         return pa.concat_tables([present, gone]).take(order)
 
-    def _rows(self, messages: Sequence[Message], reject: Callable[[int, bytes, str], None]) -> Decoded:
-        values = pa.array([message.value() for message in messages], pa.binary())
+    def _rows(self, values: pa.Array, reject: Callable[[int, bytes, str], None]) -> Decoded:
         if self._body.columns:
 
             def reject_record(found: Rejected) -> None:
@@ -109,24 +112,25 @@ class MessageDecoder:
         """Those system columns that the schema has, for the messages that gave rows."""
         if not self._system_columns:
             return {}
-        chosen = [messages[index] for index in records.tolist()]
+        chosen = _chosen(messages, records)
         return {one.name: cast_column(_system_column(one.name, chosen), one.type) for one in self._system_columns}
 
     def _table(self, columns: dict[str, Any]) -> pa.Table:
         return pa.table([columns[name] for name in self._target.names], schema=self._target)
 
     def _tombstones(
-        self, messages: Sequence[Message], reject: Callable[[int, bytes, str], None]
+        self, messages: Sequence[Message], values: pa.Array, reject: Callable[[int, bytes, str], None]
     ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
         """What messages without a value take away, and which messages they are."""
         rows: list[dict[str, Any]] = []
         places: list[int] = []
-        for index, message in enumerate(messages):
-            if message.value() is not None:
-                continue
+        found = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+        without_value = _chosen(messages, found)
+        origins = self._identities(without_value).to_pylist() if self._with_origin else []
+        for index, message, origin in itertools.zip_longest(found.tolist(), without_value, origins):
             row: dict[str, Any] = {CHANGE: -1}
             if self._with_origin:
-                row[ORIGIN] = self._identity(message)
+                row[ORIGIN] = origin
             try:
                 row |= self._key_of(message) if self._schema.key else {}
             except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
@@ -137,15 +141,16 @@ class MessageDecoder:
             places.append(index)
         # A tombstone has its key only, whatever the schema says of other columns.
         nullable = pa.schema([field.with_nullable(True) for field in self._target])
-        found = pa.Table.from_pylist(rows, nullable)
-        return pa.Table.from_arrays(found.columns, schema=self._target), np.array(places, np.int64)
+        gone = pa.Table.from_pylist(rows, nullable)
+        return pa.Table.from_arrays(gone.columns, schema=self._target), np.array(places, np.int64)
 
-    def _identity(self, message: Message) -> str | None:
-        """Whose value the message is: its key's; of one without a key its own, unless its columns say whose."""
-        key = message.key()
-        if key is not None:
-            return f"={_text(key)}"
-        return None if self._schema.key else f"{message.partition()}@{message.offset()}"
+    def _identities(self, messages: Sequence[Message]) -> pa.Array:
+        """Whose value each message is: its key's; of one without a key its own, unless its columns say whose."""
+        of_keys = pc.binary_join_element_wise("=", _keys(messages), "")
+        if self._schema.key or not of_keys.null_count:
+            return of_keys
+        places = [f"{message.partition()}@{message.offset()}" for message in messages]
+        return pc.coalesce(of_keys, pa.array(places, pa.string()))
 
     def _key_of(self, message: Message) -> dict[str, Any]:
         """The key columns' values that a message's key stands for: the text of one column, or a JSON object."""
@@ -190,6 +195,19 @@ def _value(value: Any, column: Column) -> Any:
     return cast_column(pa.array([text]), column.type)[0].as_py()
 
 
+def _chosen(messages: Sequence[Message], places: np.ndarray[Any, Any]) -> Sequence[Message]:
+    return messages if len(places) == len(messages) else [messages[place] for place in places.tolist()]
+
+
+def _keys(messages: Sequence[Message]) -> pa.Array:
+    """The messages' keys as text."""
+    keys = list(map(_key_of, messages))
+    try:
+        return pa.array(keys, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(list(map(_text, keys)), pa.string())
+
+
 def _text(key: bytes | str | None) -> str | None:
     """A key as text; one that isn't UTF-8 in hexadecimal."""
     if key is None or isinstance(key, str):
@@ -214,7 +232,7 @@ def _system_column(name: str, messages: Sequence[Message]) -> pa.Array:
             milliseconds = [None if kind == _NO_TIMESTAMP else value for kind, value in times]
             return pa.array(milliseconds, pa.timestamp("ms", tz="UTC")).cast(type_)
         case "_key":
-            return pa.array([_text(message.key()) for message in messages], type_)
+            return _keys(messages)
         case _:
             return pa.array([_headers(message) for message in messages], type_)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from velostream.errors import SourceError
+from velostream.errors import SourceError, present
 from velostream.model.kafka import TopicClient
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _PREFERRED = {
     "queued.max.messages.kbytes": 32 << 10,
 }
 _CONSUMERS_KEPT = 4
+_error_of = methodcaller("error")
 
 
 class RangeReader:
@@ -89,19 +91,21 @@ class RangeReader:
         heard_at = time.monotonic()
         while position < end:
             came = consumer.consume(min(_MESSAGES_PER_BATCH, end - position), _GATHERING_SECONDS)
-            messages: list[Message] = []
-            for message in came:
-                error, offset = message.error(), message.offset() or 0
-                if error is None:
-                    position = offset + 1
-                    if offset < end:
-                        messages.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the driver's public name
+            # Nearly all of them are records; `filter` looks at an event in a tenth of the time that a loop takes.
+            events = list(filter(_error_of, came))
+            messages = [message for message in came if message.error() is None] if events else came
+            if messages:
+                position = (messages[-1].offset() or 0) + 1
+            for event in events:
+                error, offset = present(event.error()), event.offset() or 0
+                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the driver's public name
                     position = max(position, offset)
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - likewise
                     raise SourceError.records_expired(self._client.address.topic, partition=partition, offset=position)
                 elif not error.retriable():
                     raise self._client.error(error)
+            if position > end:
+                messages = [message for message in messages if (message.offset() or 0) < end]
             if came:
                 heard_at = time.monotonic()
             elif (silent := time.monotonic() - heard_at) > 2 * self._client.timeout_seconds:

@@ -58,7 +58,7 @@ class MemorySource(Source):
         Option("changelog", "what a record means", OptionType.CHOICE, "append", ("append", "upsert", "changes")),
         Option(
             "schema.evolution",
-            "what becomes of fields that are no columns",
+            "what becomes of fields that are no columns; a table that copies the source adds them by default",
             OptionType.CHOICE,
             "ignore",
             ("add", "ignore"),

@@ -10,7 +10,7 @@ from typing import Self
 
 from velostream.errors import Category, SourceError
 from velostream.formats.base import LineFormat, Preamble
-from velostream.formats.lines import find_records
+from velostream.formats.lines import Positions, find_records
 from velostream.formats.opening import open_file
 from velostream.sources.file_state import fingerprint
 
@@ -67,14 +67,14 @@ class TextFile:
         end = self.size if size is None else min(size, self.size)
         if max_rows is None and final:
             return Advance(max(start, end))
-        if max_rows is None and self._format.quote is None:
+        if max_rows is None and not self._has_quotes(start, end):
             return Advance(self._last_newline(start, end))
         position = start
         count = 0
         for block, records in self._blocks(start, end, final=final, first=_FIRST_BLOCK):
             if max_rows is not None and count + len(records) >= max_rows:
-                return Advance(block + records[max_rows - count - 1], max_rows)
-            position = block + records[-1]
+                return Advance(block + int(records[max_rows - count - 1]), max_rows)
+            position = block + int(records[-1])
             count += len(records)
         return Advance(position, count)
 
@@ -90,7 +90,7 @@ class TextFile:
                 found.append(position)
         else:
             for block, records in self._blocks(start, end, final=True):
-                reached = block + records[-1]
+                reached = block + int(records[-1])
                 if reached - position >= part and end - reached > part // 2:
                     position = reached
                     found.append(position)
@@ -110,11 +110,11 @@ class TextFile:
 
     def _blocks(
         self, start: int, end: int, *, final: bool, first: int = _BLOCK_BYTES
-    ) -> Iterator[tuple[int, list[int]]]:
+    ) -> Iterator[tuple[int, Positions]]:
         for position, _, records in self._data_blocks(start, end, final=final, first=first):
             yield position, records
 
-    def _data_blocks(self, start: int, end: int, *, final: bool, first: int) -> Iterator[tuple[int, bytes, list[int]]]:
+    def _data_blocks(self, start: int, end: int, *, final: bool, first: int) -> Iterator[tuple[int, bytes, Positions]]:
         """Blocks that begin with a record: position, bytes, ends of the complete records in it (at least one)."""
         length = first
         position = start
@@ -125,9 +125,8 @@ class TextFile:
                 return
             ends = find_records(data, self._format.quote, final=final and at_end).ends
             if len(ends):
-                records = ends.tolist()
-                yield position, data, records
-                position += records[-1]
+                yield position, data, ends
+                position += int(ends[-1])
                 length = min(length * 4, _BLOCK_BYTES)
             elif at_end:
                 return

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velostream.formats import lines
-from velostream.formats.lines import find_records
+from velostream.formats.lines import cut_records, find_records
 
 
 def split(data, quote=b'"', *, final=True):
@@ -64,3 +64,16 @@ def test_what_was_complete_stays_so_when_more_comes(data, length):
     early = find_records(data[:length], b'"', final=False).ends.tolist()
     late = find_records(data, b'"', final=False).ends.tolist()
     assert late[: len(early)] == early
+
+
+@given(st.text(alphabet='ab,"\n', max_size=60).map(str.encode), st.sampled_from([None, b'"']), st.integers(1, 70))
+def test_pieces_end_where_records_do(data, quote, size):
+    pieces = list(cut_records(data, quote, size=size))
+    assert b"".join(piece for _, piece in pieces) == data
+    assert [position for position, _ in pieces] == [sum(len(one) for _, one in pieces[:n]) for n in range(len(pieces))]
+    ends = {0, *find_records(data, quote, final=True).ends.tolist()}
+    assert {position for position, _ in pieces} <= ends
+    assert all(pieces)
+    if quote is None:
+        longest = max(map(len, data.splitlines(keepends=True)), default=0)
+        assert all(len(piece) <= max(size, 2 * longest) for _, piece in pieces)

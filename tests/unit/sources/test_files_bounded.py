@@ -9,7 +9,7 @@ import pytest
 
 from velostream.errors import Category, OptionError, SourceError
 from velostream.model.schema import Schema
-from velostream.sources import files, followed_files
+from velostream.sources import followed_files
 from velostream.sources.base import Emits, SourceSpec
 from velostream.sources.files import FileSource
 
@@ -207,8 +207,7 @@ def test_any_limit_gives_the_same_rows(tmp_path, limit, suffix):
 
 
 def test_large_files_are_cut_between_records(tmp_path, monkeypatch):
-    for module in (files, followed_files):
-        monkeypatch.setattr(module, "PART_BYTES", 64)
+    monkeypatch.setattr(followed_files, "PART_BYTES", 64)
     plain = tmp_path / "plain.csv"
     plain.write_text("id,text\n" + "".join(f"{n},word{n}\n" for n in range(100)))
     quoted = tmp_path / "quoted.csv"
@@ -223,6 +222,18 @@ def test_large_files_are_cut_between_records(tmp_path, monkeypatch):
         assert [row["id"] for row in rows] == list(range(100))
         assert bad == []
     assert rows[7]["text"] == 'line 7\nand "more"'
+
+
+def test_a_few_megabytes_are_cut_into_parts_for_several_workers(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"n,text\n" + b"1234567,abcdefgh\n" * 700_000)
+    source = source_of(path)
+    start = source.initial_offset()
+    parts = source.partitions(start, source.latest_offset(start, max_rows=600_000))
+    weights = [piece["weight"] for part in parts for piece in part.payload["pieces"]]
+    assert 4 <= len(parts) == len(weights)
+    assert sum(weights) == 600_000 * 17 + 7
+    assert max(weights) < 2 * min(weights)
 
 
 def test_small_files_share_a_partition(tmp_path):

@@ -9,6 +9,7 @@ from velostream.errors import Category, OptionError, SourceError, VelostreamErro
 from velostream.formats.base import FormatSettings
 from velostream.model.http import Answer, HttpAddress, without_parameters
 from velostream.model.schema import Schema
+from velostream.sources import http_records
 from velostream.sources.base import SourceSpec
 from velostream.sources.http import HttpSource
 from velostream.sources.http_records import Body, BodyRules, infer_columns, path_of, values_at
@@ -76,7 +77,7 @@ def test_a_busy_server_is_asked_again_when_it_says(server):
     url = server.put("/rows", '[{"id": 1}]')
     server.fail(Reply(status=429, headers={"Retry-After": "0"}), Reply(status=503), Reply(b"half", broken_off=True))
     assert rows_of(http(url)) == [{"id": 1}]
-    assert len(server.requests) == 5
+    assert len(server.requests) == 4
 
 
 def test_a_polled_resource_that_moves_is_not_taken_for_an_empty_one(server):
@@ -192,7 +193,9 @@ def test_a_broken_body_is_told_with_its_place(server):
     assert passing.value.category.retriable
 
 
-def test_a_bad_record_is_told_with_its_place(server):
+@pytest.mark.parametrize("block", [4, 1 << 23])
+def test_a_bad_record_is_told_with_its_place(server, block, monkeypatch):
+    monkeypatch.setattr(http_records, "_BLOCK_BYTES", block)
     lines = server.put("/lines", 'id,n\n1,2\n3,x\n4,"5\n', content_type="text/csv")
     bad = []
     assert [row["id"] for row in rows_of(http(lines, record_schema="id BIGINT, n BIGINT"), bad)] == [1]

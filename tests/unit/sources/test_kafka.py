@@ -330,6 +330,12 @@ class TestTombstones:  # B43
         assert origins[0] == origins[3]
         assert len(set(origins)) == 3
 
+    def test_keys_that_are_no_text_are_known_beside_others(self, topic):
+        send(topic, [(b"\xff", '{"v": 1}'), ("k", '{"v": 2}'), (None, '{"v": 3}'), (b"\xff", None), ("k", None)])
+        rows, _ = read(source_of(topic, copied=""))
+        told = [(row["v"], row["_change"], row["_origin"]) for row in rows]
+        assert told == [(1, 1, "=\\xff"), (2, 1, "=k"), (3, 1, "0@2"), (None, -1, "=\\xff"), (None, -1, "=k")]
+
     def test_a_copied_topic_with_a_key_of_its_own_still_tells_whose_value_a_message_is(self, topic):
         send(topic, [("k", '{"id": 1}'), (None, '{"id": 2}'), ("k", None), ("1", None), (None, None)])
         rows, bad = read(source_of(topic, copied="id"))

@@ -1,44 +1,56 @@
 """A view over bounded sources alone: read once, computed as a batch, never read again.
 
-All is read and computed before anything is committed, so a load that loses its source begins anew, for as long as that
-may help. What is committed is one record with the rows and the offsets. Into a table of ours many rows go in pieces
-(see `loading`), and what is set aside comes with the last of them.
+What is committed is one record with the rows and the offsets. Into a table of ours many rows go in pieces (see
+`loading`), and what is set aside comes with the last of them. A load that loses its source begins anew, for as long as
+that may help.
+
+Spark reads and computes everything before anything is committed. Rows that only have to be read, chosen and projected
+in ways of ours need no Spark where threads read as quickly as workers do (`nearby`): they are committed as they come.
 """
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from velostream.engine.declared import split_off_nulls
-from velostream.engine.maintain.loading import LOADS, ROWS_AT_ONCE, Attempt, is_loading
-from velostream.engine.pieces import gather_in_pieces
-from velostream.engine.query import Runner
+from velostream.engine.maintain.loading import LOADS, Attempt, is_loading
+from velostream.engine.nearby import NearReading
+from velostream.engine.pieces import Piece, cut_into_pieces, gather_in_pieces, shares_files
+from velostream.engine.query import LOOKUP, Runner
 from velostream.engine.reading import Reading, read_range
 from velostream.engine.relations import query_error, run_sql
+from velostream.engine.sift import is_row_error
 from velostream.engine.staging import gather
 from velostream.engine.status import State
-from velostream.errors import FurtherColumnsError, SourceError, StoreError, VelostreamError
+from velostream.errors import FurtherColumnsError, SourceError, StoreError, VelostreamError, present
 from velostream.model.change import Epoch, Mode, Write
 from velostream.model.retry import RetryPolicy
 from velostream.sources.base import BadRecord, Offset, Source
 from velostream.tables.memory.table import MemoryTable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.staging import Prepare
+    from velostream.engine.straight import StraightWay
     from velostream.model.schema import Schema
     from velostream.tables.base import Table
 
+_log = logging.getLogger(__name__)
+_ROWS_AT_ONCE = 1_000_000
+"""As many rows make a piece, unless they take much room before or `max.rows.per.trigger` says otherwise."""
 _PATIENCE_SECONDS = 60.0
 """How long who stops a load waits for Spark to come back."""
 
@@ -56,15 +68,25 @@ class BoundedInput:
 class OnceRunner(Runner):
     """Reads its sources to their present end and commits the result with the offsets."""
 
-    def __init__(self, context: EngineContext, entry: Entry, *, sql: str, inputs: Mapping[str, BoundedInput]) -> None:
+    def __init__(
+        self,
+        context: EngineContext,
+        entry: Entry,
+        *,
+        sql: str,
+        inputs: Mapping[str, BoundedInput],
+        straight: StraightWay | None = None,
+    ) -> None:
+        """`straight`: the same as the SQL, of a query of one input for which Spark isn't needed."""
         super().__init__(context, entry)
         self._sql = sql
         self._inputs = dict(inputs)
+        self._straight = straight
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._retry = RetryPolicy.while_running()
         given = [bounded.source.settings.integer("max.rows.per.trigger") for bounded in self._inputs.values()]
-        self._rows_at_once = min((most for most in given if most), default=ROWS_AT_ONCE)
+        self._rows_at_once = min((most for most in given if most), default=_ROWS_AT_ONCE)
 
     def start(self) -> None:
         self._stopping.clear()
@@ -102,6 +124,7 @@ class OnceRunner(Runner):
                         self.context.further_columns([self.entry.id], error)
                         return
                     if not _may_pass(error):
+                        self._leave_nothing()
                         self.board.become(State.FAILED, error.message, error=error)
                         return
                     attempts += 1
@@ -120,6 +143,46 @@ class OnceRunner(Runner):
     def _load(self) -> None:
         session = self.context.spark.session()
         self.board.become(State.LOADING)
+        if self._can_be_near(session):
+            try:
+                self._load_nearby()
+            except VelostreamError as error:
+                if not is_row_error(error):
+                    raise
+                # Spark has the last word on what can't be computed.
+            else:
+                return
+        self._load_in_spark(session)
+
+    def _can_be_near(self, session: SparkSession) -> bool:
+        """Whether threads of this process are to do it: those of another machine would have Spark's workers idle."""
+        if self._straight is None or self.context.config.get(LOOKUP, "fast") != "fast":
+            return False
+        ours = isinstance(self.context.table(self.entry.id), MemoryTable)
+        native = all(bounded.source.capabilities.native for bounded in self._inputs.values())
+        return ours and native and shares_files(session)
+
+    def _load_nearby(self) -> None:
+        ((relation, bounded),) = self._inputs.items()
+        source = bounded.source
+        start = source.initial_offset()
+        end = source.latest_offset(start)
+        reading = NearReading(source, start, end, bounded.schema, work=present(self._straight).here())
+        self.board.track(reading.finished)
+        prepare, refused = self._prepare(), list[BadRecord]()
+
+        def prepared(batch: pa.RecordBatch) -> pa.Table:
+            rows, bad = prepare(pa.Table.from_batches([batch]))
+            refused.extend(bad)
+            return rows
+
+        with closing(reading.batches()) as batches:
+            pieces = cut_into_pieces(map(prepared, batches), most_rows=self._rows_at_once)
+            offsets = {source.spec.shown: end}
+            self._commit_pieces(pieces, offsets, beside=lambda: self._set_aside(refused, {relation: reading}))
+        self._finish(offsets)
+
+    def _load_in_spark(self, session: SparkSession) -> None:
         readings: dict[str, Reading] = {}
         offsets: dict[str, Offset] = {}
         for relation, bounded in self._inputs.items():
@@ -138,14 +201,14 @@ class OnceRunner(Runner):
     def _commit(self, session: SparkSession, readings: Mapping[str, Reading], offsets: Mapping[str, Offset]) -> None:
         """Compute the result and commit it with where its sources end."""
         table = self.context.table(self.entry.id)
-        schema = table.schema
         frame = run_sql(session, self._sql, {relation: reading.frame for relation, reading in readings.items()})
-
-        def prepare(rows: pa.Table) -> tuple[pa.Table, Sequence[BadRecord]]:
-            return split_off_nulls(rows.rename_columns(list(schema.names)), schema)
-
+        prepare = self._prepare()
         if isinstance(table, MemoryTable):
-            self._commit_in_pieces(frame, table, prepare, readings, offsets)
+            # An earlier runner that could not be ended in time may still be at work in a folder of its own.
+            loads = self.context.directory.folder(LOADS)
+            with tempfile.TemporaryDirectory(dir=loads, ignore_cleanup_errors=True) as folder:
+                pieces = gather_in_pieces(frame, Path(folder), prepare, most_rows=self._rows_at_once)
+                self._commit_pieces(pieces, offsets, beside=lambda: self._set_aside(pieces.refused, readings))
         else:
             # Others see what is in a store, so it goes there as a whole.
             gathered = gather(frame, table, prepare)
@@ -153,33 +216,55 @@ class OnceRunner(Runner):
             attempt = Attempt(table, is_another=False)
             self._commit_part(attempt, writes, offsets, beside=self._set_aside(gathered.refused, readings))
             self.board.count(gathered.count)
+        self._finish(offsets)
+
+    def _prepare(self) -> Prepare:
+        schema = self.context.table(self.entry.id).schema
+
+        def prepare(rows: pa.Table) -> tuple[pa.Table, Sequence[BadRecord]]:
+            return split_off_nulls(rows.rename_columns(list(schema.names)), schema)
+
+        return prepare
+
+    def _finish(self, offsets: Mapping[str, Offset]) -> None:
+        """All is committed."""
         for bounded in self._inputs.values():
             bounded.source.commit(offsets[bounded.source.spec.shown])
             self.board.warn(*bounded.source.warnings)
         self.board.become(State.READY)
 
-    def _commit_in_pieces(
+    def _commit_pieces(
         self,
-        frame: DataFrame,
-        table: MemoryTable,
-        prepare: Prepare,
-        readings: Mapping[str, Reading],
+        pieces: Iterable[Piece],
         offsets: Mapping[str, Offset],
+        *,
+        beside: Callable[[], Sequence[tuple[Table, Write]]],
     ) -> None:
+        """`beside`: what goes with the last piece, asked for when that is there."""
+        table = self.context.table(self.entry.id)
         attempt = Attempt(table, is_another=is_loading(self.context.sequence.writer(self.entry.id)))
-        # An earlier runner that could not be ended in time may still be at work in a folder of its own.
-        loads = self.context.directory.folder(LOADS)
-        with tempfile.TemporaryDirectory(dir=loads, ignore_cleanup_errors=True) as folder:
-            pieces = gather_in_pieces(frame, Path(folder), prepare, most_rows=self._rows_at_once)
-            beside = self._set_aside(pieces.refused, readings)
-            for piece in pieces:
-                rows, others = [Write(_mode(table), piece.rows)], beside if piece.is_last else []
-                self._commit_part(attempt, rows, offsets, beside=others, is_last=piece.is_last)
-                self.board.count(piece.rows.num_rows)
-            if not pieces.count:
-                self._commit_part(attempt, [], offsets, beside=beside)
+        is_complete = False
+        for piece in pieces:
+            rows, is_complete = [Write(_mode(table), piece.rows)], piece.is_last
+            others = beside() if is_complete else []
+            self._commit_part(attempt, rows, offsets, beside=others, is_last=is_complete)
+            self.board.count(piece.rows.num_rows)
+        if not is_complete:
+            self._commit_part(attempt, [], offsets, beside=beside())
 
-    def _set_aside(self, refused: Sequence[BadRecord], readings: Mapping[str, Reading]) -> list[tuple[Table, Write]]:
+    def _leave_nothing(self) -> None:
+        """Take back what was committed of a load that is given up."""
+        if not is_loading(self.context.sequence.writer(self.entry.id)):
+            return
+        attempt = Attempt(self.context.table(self.entry.id), is_another=True)
+        try:
+            self._commit_part(attempt, [], {}, beside=[], is_last=False)
+        except (VelostreamError, _StoppedError) as error:
+            _log.warning("rows of a load that failed are left in %s: %s", self.entry.name, error)
+
+    def _set_aside(
+        self, refused: Sequence[BadRecord], readings: Mapping[str, Reading | NearReading]
+    ) -> list[tuple[Table, Write]]:
         """What becomes of the records that give no row. Ask once, after all has been computed."""
         writes: list[tuple[Table, Write]] = []
         if refused:
