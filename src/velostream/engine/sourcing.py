@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from velostream import plugins
+from velostream.engine.spooled import SpooledSource, needs_spool
 from velostream.engine.table_sink import TableSink, table_sink
 from velostream.errors import NotFoundError, UnsupportedError
 from velostream.model.options import COPIED, SYSTEM_COLUMNS, Option, expand_environment
@@ -23,21 +24,24 @@ if TYPE_CHECKING:
     from velostream.engine.directory import StateDirectory
     from velostream.sinks.base import Sink
     from velostream.sql.statements import OptionValue, SourceRef
+    from velostream.tables.memory.sequence import CommitSequence
 
 _SPOOL = "spool"
 """A kind that declares this option gets a folder of its own there, for what must outlast the process."""
-_INTERNAL = (_SPOOL, COPIED, SYSTEM_COLUMNS)
+INTERNAL = (_SPOOL, COPIED, SYSTEM_COLUMNS)
+"""Options that the engine gives; no statement may."""
 
 
 class SourceBook:
     """Makes sources and sinks out of references, and knows where feeds live."""
 
-    def __init__(self, directory: StateDirectory) -> None:
+    def __init__(self, directory: StateDirectory, sequence: CommitSequence) -> None:
         self._directory = directory
+        self._sequence = sequence
 
     def options(self, kind: str) -> list[Option]:
         """The options a statement may give to a source of that kind."""
-        return [option for option in _source_class(kind).options if option.name not in _INTERNAL]
+        return [option for option in _source_class(kind).options if option.name not in INTERNAL]
 
     def spec(
         self, reference: SourceRef, options: Iterable[OptionValue], *, columns: Schema | None = None
@@ -53,13 +57,15 @@ class SourceBook:
         folder = self.memory_folder(memory_name(address)) if reference.kind == "memory" else self._received(spec)
         return replace(spec, options=values | {_SPOOL: str(folder)})
 
-    @staticmethod
-    def open(spec: SourceSpec) -> Source:
+    def open(self, spec: SourceSpec) -> Source:
         """A source of its own for whoever asks: planning looks afresh, an ingest or a fold keeps and closes its own."""
         kind = _source_class(spec.kind)
         uri = spec.uri if kind.takes_variables else expand_environment(spec.uri)
         source: Source = kind(replace(spec, uri=uri))
-        return source
+        if not needs_spool(source):
+            return source
+        positions, durable = self._sequence.positions, self._directory.durable
+        return SpooledSource(source, self._received(spec), durable=durable, positions=positions)
 
     def open_sink(
         self, reference: SourceRef, options: Iterable[OptionValue], schema: Schema, *, changes: bool = False
