@@ -15,7 +15,8 @@ import psycopg
 import pytest
 
 import velostream
-from velostream.errors import OptionError, QueryError, ValidationError
+from velostream.engine.catalog import EntryKind
+from velostream.errors import Category, OptionError, QueryError, SourceError, ValidationError
 from velostream.sources.memory import MemorySource
 from velostream.testing.kafka_feed import send
 from velostream.testing.services.kafka import KafkaService
@@ -104,6 +105,13 @@ def feed(request, tmp_path):
     return CapturedTable(PostgresService.shared().new_database())
 
 
+@pytest.fixture
+def unsaid(feed):
+    """One whose options say nothing about columns that come later."""
+    feed.options = ", ".join(one for one in feed.options.split(", ") if "schema.evolution" not in one)
+    return feed
+
+
 def rows_of(connection, name):
     connection.drain(name, timeout=120)
     result = connection.execute(f"SELECT * FROM {name}")
@@ -149,6 +157,123 @@ def test_a_copy_gets_the_columns_and_its_readers_keep_theirs(feed, tmp_path):  #
         assert rows_of(connection, "met")[1] == [(1, 1, "one"), (3, 3, "two"), (5, 5, "y")]
         assert connection.status("t").state == "ready"
         assert not connection.execute("SHOW DEAD LETTERS").fetchall()
+
+
+@pytest.mark.parametrize("first", ["copy", "counts"])
+def test_columns_are_added_unless_another_thing_is_said_and_beside_statements_without_them(
+    unsaid, first, tmp_path
+):  # B10, B14
+    feed = unsaid
+    with_options = f"WITH ({feed.options})" if feed.options else ""
+    statements = {
+        "copy": f"CREATE TABLE copy AS SELECT * FROM {feed.source} {with_options}",
+        "counts": f"CREATE TABLE counts AS SELECT name, COUNT(*) AS n FROM {feed.source} {with_options} GROUP BY name",
+    }
+    ignoring = ", ".join(filter(None, (feed.options, "'schema.evolution' = 'ignore'")))
+    with velostream.connect(tmp_path / "state") as connection:
+        feed.send(connection, {"id": 1, "name": "a"})
+        for name in sorted(statements, key=lambda name: name != first):
+            connection.execute(statements[name])
+        connection.execute(f"CREATE TABLE fixed AS SELECT * FROM {feed.source} WITH ({ignoring})")
+        assert rows_of(connection, "copy") == (["id", "name"], [(1, "a")])
+        feed.send(connection, {"id": 2, "name": "a", "size": 7})
+        feed.send(connection, {"id": 3, "name": "b", "note": "x"})
+        expected = [(1, "a", None, None), (2, "a", 7, None), (3, "b", None, "x")]
+        assert rows_of(connection, "copy") == (["id", "name", "size", "note"], expected)
+        assert rows_of(connection, "counts") == (["name", "n"], [("a", 2), ("b", 1)])
+        assert rows_of(connection, "fixed") == (["id", "name"], [(1, "a"), (2, "a"), (3, "b")])
+        connection.execute("DROP TABLE fixed")
+    with velostream.connect(tmp_path / "state") as connection:
+        feed.send(connection, {"id": 4, "name": "b", "last": 1})
+        assert rows_of(connection, "counts") == (["name", "n"], [("a", 2), ("b", 2)])
+        expected = [(*row, None) for row in expected] + [(4, "b", None, None, 1)]
+        assert rows_of(connection, "copy") == (["id", "name", "size", "note", "last"], expected)
+        connection.execute("DROP TABLE copy")
+        feed.send(connection, {"id": 5, "name": "c", "unread": 1})
+        assert rows_of(connection, "counts") == (["name", "n"], [("a", 2), ("b", 2), ("c", 1)])
+        assert connection.status("counts").state == "ready"
+
+
+@pytest.mark.parametrize(("options", "folded"), [("'watch' = 'true'", True), ("'watch.mode' = 'append'", False)])
+def test_a_copy_and_other_statements_are_one_reading_while_they_have_the_same_columns(options, folded, tmp_path):  # B10
+    path = tmp_path / "rows.jsonl"
+    with velostream.connect() as connection:
+        feed = FileFeed(path, options)
+        feed.send(connection, {"id": 1, "name": "a"})
+        source = f"file://{path} WITH ({options})"
+        connection.execute(f"CREATE TABLE copy AS SELECT * FROM {source}")
+        connection.execute(f"CREATE TABLE counts AS SELECT name, COUNT(*) AS n FROM {source} GROUP BY name")
+        for row, readings in (({"id": 2, "name": "b"}, 1), ({"id": 3, "name": "b", "late": 1}, 1 if folded else 2)):
+            feed.send(connection, row)
+            assert len(rows_of(connection, "copy")[1]) == sum(n for _, n in rows_of(connection, "counts")[1])
+            folds = [entry for entry in connection._context.catalog if entry.kind is EntryKind.SOURCE]
+            assert len(folds) == folded
+            assert len(connection._launcher._ingests) == (0 if folded else readings)
+
+
+def test_who_stays_goes_on_though_the_source_could_not_be_opened_anew_at_once():
+    with velostream.connect() as connection:
+        feed = connection.memory("feed")
+        feed.append([{"id": 1}])
+        connection.execute("CREATE TABLE copy AS SELECT * FROM memory://feed")
+        connection.execute("CREATE TABLE counts AS SELECT COUNT(*) AS n FROM memory://feed")
+        assert rows_of(connection, "counts")[1] == [(1,)]
+        (ingest,) = connection._launcher._ingests
+        opened, troubles = ingest._open, [SourceError("nobody there", category=Category.NETWORK)]
+
+        def open_at_second_try(spec):
+            if troubles:
+                raise troubles.pop()
+            return opened(spec)
+
+        ingest._open = open_at_second_try
+        feed.append([{"id": 2, "late": 2}])
+        assert rows_of(connection, "copy") == (["id", "late"], [(1, None), (2, 2)])
+        assert rows_of(connection, "counts")[1] == [(2,)]
+        assert not troubles
+
+
+def test_a_fold_that_got_columns_is_found_by_those_that_have_them(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    feed = FileFeed(path, "'watch' = 'true'")
+    with velostream.connect(tmp_path / "state") as connection:
+        source = f"file://{path} WITH ('watch' = 'true')"
+        feed.send(connection, {"id": 1})
+        connection.execute(f"CREATE TABLE first AS SELECT * FROM {source}")
+        assert rows_of(connection, "first")[1] == [(1,)]
+        connection.execute("PAUSE QUERY first")
+        feed.send(connection, {"id": 2, "b": 2})
+        connection.execute(f"CREATE TABLE second AS SELECT * FROM {source}")
+        assert rows_of(connection, "second") == (["id", "b"], [(1, None), (2, 2)])
+
+        def folds():
+            return {entry.id for entry in connection._context.catalog if entry.kind is EntryKind.SOURCE}
+
+        before = folds()
+        connection.execute("DROP TABLE first")
+        feed.send(connection, {"id": 3, "c": 3})
+        assert rows_of(connection, "second") == (["id", "b", "c"], [(1, None, None), (2, 2, None), (3, None, 3)])
+        assert folds() < before
+
+
+def test_tables_that_can_not_take_columns_leave_them_out_where_nothing_is_said(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 1}\n')
+    source = f"file://{path} WITH ('watch' = 'true')"
+    copies = {
+        "declared": f"CREATE TABLE declared (id BIGINT) AS SELECT * FROM {source}",
+        "chosen": f"CREATE TABLE chosen AS SELECT id FROM {source}",
+        "stored": f"CREATE TABLE stored AS SELECT * FROM {source} "
+        f"WITH ('extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/s.db')",
+    }
+    with velostream.connect() as connection:
+        for name, statement in copies.items():
+            connection.execute(statement)
+            connection.drain(name, timeout=60)
+        with path.open("a") as file:
+            file.write('{"id": 2, "late": 2}\n')
+        for name in copies:
+            assert rows_of(connection, name) == (["id"], [(1,), (2,)])
 
 
 def test_rows_that_have_the_default_of_a_captured_column_get_it(tmp_path):  # B10

@@ -13,7 +13,7 @@ from velostream.errors import ValidationError, present
 from velostream.model.schema import Schema
 from velostream.sources.base import Offset, SourceSpec
 from velostream.sql.aggregates import FEED, GROUPS
-from velostream.sql.plan import Input, QueryPlan, RelationKind, Strategy
+from velostream.sql.plan import Input, MapPlan, QueryPlan, RelationKind, Strategy
 from velostream.sql.planner import plan_query
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
     from velostream.engine.context import EngineContext
     from velostream.engine.sourcing import SourceBook
-    from velostream.sql.statements import Insert, OptionValue, Query
-    from velostream.tables.base import Table
+    from velostream.sources.base import Source
+    from velostream.sql.statements import OptionValue, Query
 
 
 MAINTAIN = "velostream.maintain"
@@ -84,6 +84,16 @@ class BoundInput:
     """What keeps it up to date, where it is a part of the query itself."""
     grows: bool = False
     """A source whose columns are added to the result when they come."""
+    may_grow: bool = False
+    """Nothing was said about that, so it can be read together with those that get the columns."""
+    opened: Source | None = None
+    """The source, if it was asked for its columns just now; for one reader, who closes it."""
+
+    @property
+    def reading(self) -> SourceSpec:
+        """The source as it is to be read."""
+        spec = present(self.spec)
+        return spec.adding() if self.grows else spec
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,10 @@ class BoundQuery:
         """Whether the result gets the columns that its source gets."""
         return any(bound.grows for bound in self.inputs)
 
+    def without_growth(self) -> BoundQuery:
+        """The same query, for a result whose columns stay as they are."""
+        return replace(self, inputs=tuple(replace(bound, grows=False) for bound in self.inputs))
+
     @property
     def driving(self) -> BoundInput | None:
         """The stream that drives the query, if one does."""
@@ -117,17 +131,6 @@ class BoundQuery:
         """The same query with its result columns under other names, by position."""
         columns = tuple(replace(column, name=name) for column, name in zip(self.schema.columns, names, strict=True))
         return replace(self, schema=Schema(columns), names=tuple(names))
-
-    def inserted_into(self, table: Table, statement: Insert) -> BoundQuery:
-        """The query with its columns under the target's names: by position, as INSERT means them."""
-        names = [table.schema.column(name).name for name in statement.columns] or list(table.schema.names)
-        if len(names) != len(self.schema.names):
-            raise ValidationError(
-                f'INSERT gives {len(self.schema.names)} columns and table "{table.name}" takes {len(names)}',
-                detail=f"given: {', '.join(self.schema.names)}; taken: {', '.join(names)}",
-                text=statement.text,
-            )
-        return self.renamed(names)
 
     @property
     def driving_source(self) -> tuple[SourceSpec, Schema]:
@@ -232,15 +235,31 @@ class Binder:
                 # Of a table that has got columns since, those are read that the statement was made with.
                 entry = replace(entry, schema=schema)
             start = None if spec is None else lens.start_of(spec)
-            grows = one.target.grows
+            opened = None
+            if spec is not None and kind is RelationKind.BOUNDED:
+                opened = lens.opened.pop(spec.identity(), None)
             inputs.append(
-                BoundInput(one.relation, kind, schema, entry, spec, one.version, start, kept=kept, grows=grows)
+                BoundInput(
+                    one.relation,
+                    kind,
+                    schema,
+                    entry,
+                    spec,
+                    one.version,
+                    start,
+                    kept=kept,
+                    grows=one.target.grows,
+                    may_grow=one.target.may_grow,
+                    opened=opened,
+                )
             )
         schemas = {bound.relation: bound.schema for bound in inputs}
         session = self._context.spark.session()
         if plan.strategy is not Strategy.AGGREGATE:
             sql = plan.map.sql if plan.map is not None else plan.sql
             schema = output_schema(session, sql, schemas).with_key(plan.key)
+            if plan.map is not None:
+                plan = replace(plan, map=_typed(plan.map, schema))
             if plan.delta is None or plan.delta.grouped is None:
                 return BoundQuery(plan, tuple(inputs), schema, found=lens.found)
             readers = plan.delta.driven.readers if plan.delta.driven is not None else ()
@@ -271,7 +290,9 @@ class Binder:
             feed = output_schema(session, aggregate.streamed.feed.sql, schemas)
             groups = output_schema(session, grouped.bare, {FEED: feed})
             schema = output_schema(session, grouped.final.sql, {GROUPS: groups}).with_key(plan.key)
-            return replace(bound, schema=schema, feed_schema=feed, groups_schema=groups)
+            streamed = replace(aggregate.streamed, feed=_typed(aggregate.streamed.feed, feed))
+            plan = replace(plan, aggregate=replace(aggregate, streamed=streamed))
+            return replace(bound, plan=plan, schema=schema, feed_schema=feed, groups_schema=groups)
         feed = output_schema(session, aggregate.feed.sql, schemas)
         groups = output_schema(session, aggregate.sql, {FEED: feed}).with_key(aggregate.key)
         final = aggregate.final
@@ -280,7 +301,12 @@ class Binder:
         beside = {name: schemas[name] for name in aggregate.final_inputs}
         result = groups if final is None else output_schema(session, final, beside | {GROUPS: groups})
         schema = result if final is None else result.with_key(plan.key)
-        return replace(bound, schema=schema, feed_schema=feed, groups_schema=groups, final=final)
+        plan = replace(plan, aggregate=replace(aggregate, feed=_typed(aggregate.feed, feed)))
+        return replace(bound, plan=plan, schema=schema, feed_schema=feed, groups_schema=groups, final=final)
+
+
+def _typed(plan: MapPlan, found: Schema) -> MapPlan:
+    return replace(plan, types=tuple(column.type for column in found.columns))
 
 
 def output_schema(session: SparkSession, sql: str, relations: Mapping[str, Schema]) -> Schema:

@@ -312,12 +312,12 @@ class ChangeConsumer(RepeatingConsumer):
     def _rows(self, batch: Batch) -> list[tuple[_Step, pa.Table]]:
         """What each statement makes of the batch, which is read once."""
         keeping = len(self._steps) > 1 and not batch.frame.is_cached
-        frame = batch.frame.persist() if keeping else batch.frame
+        kept = replace(batch, frame=batch.frame.persist(), read_through=None) if keeping else batch
         try:
-            return [(step, step.rows(replace(batch, frame=frame))) for step in self._steps]
+            return [(step, step.rows(kept)) for step in self._steps]
         finally:
             if keeping:
-                frame.unpersist()
+                kept.frame.unpersist()
 
     def _decide(self, given: Sequence[tuple[_Step, pa.Table]]) -> list[tuple[Table, Write]]:
         """What the batch changes, worked out with other commits held off."""
@@ -349,7 +349,7 @@ class _Step:
         """What the columns of the query are to whoever wrote the statement."""
 
     def rows(self, batch: Batch) -> pa.Table:
-        return self.missing.settled(arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at)))
+        return self.missing.settled(self._transformation.rows(batch))
 
     def accepted(self, rows: pa.Table, table: Table) -> tuple[pa.Table, list[BadRecord]]:
         """Rows of an INSERT with a NULL where the table allows none are set aside."""

@@ -1,4 +1,4 @@
-"""The public connection: DESIGN's interface over the engine's parts."""
+"""The public connection: what `connect()` gives, over the engine's parts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Connection:
             relations=SnapshotRelations(directory.folder("snapshots")),
             config=settings,
         )
-        self._book = SourceBook(directory)
+        self._book = SourceBook(directory, sequence)
         self._launcher = Launcher(self._context, self._book)
         self._supervisor = Supervisor(self._context, self._launcher)
         self._growing = Growing(self._context, self._launcher, self._supervisor)

@@ -12,7 +12,6 @@ from velostream.engine.declared import split_off_nulls
 from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
 from velostream.engine.missing import MissingRowsError, MissingRowsWatch
 from velostream.engine.query import BatchTransformation, Runner
-from velostream.engine.relations import arrow_result
 from velostream.engine.staging import Gathered, gather
 from velostream.engine.status import State
 from velostream.engine.together import Projection
@@ -119,7 +118,7 @@ class TransformingConsumer(RepeatingConsumer):
     def rows_of(self, batch: Batch) -> pa.Table:
         rows = batch.results.get(self.writer)
         if rows is None:
-            rows = arrow_result(self._transformation.apply(batch.session, batch.frame, at=batch.at))
+            rows = self._transformation.rows(batch)
         rows = self._missing.settled(rows)
         return rows if self._names is None else rows.rename_columns(list(self._names))
 
@@ -162,7 +161,7 @@ class TableConsumer(TransformingConsumer):
         """Many rows need not come here, unless something has to be known of them: their keys, or what they miss."""
         schema, names = table.schema, self._names
         as_they_are = self.gives_what_its_plan_gives and not self._watches_missing
-        if schema.key or not as_they_are or self.writer in batch.results:
+        if schema.key or not as_they_are or self.writer in batch.results or table.stager() is None:
             return Gathered.here(split_off_nulls(self.rows_of(batch), schema))
 
         def prepare(rows: pa.Table) -> tuple[pa.Table, Sequence[BadRecord]]:
@@ -263,6 +262,10 @@ class IngestRunner(Runner):
     @property
     def consumer(self) -> Consumer | None:
         return self._consumer
+
+    @property
+    def has_ended(self) -> bool:
+        return self._consumer is not None and self._consumer.has_ended
 
     def drain(self, deadline: float) -> None:
         while (ingest := self._ingest) is None or (consumer := self._consumer) is None:

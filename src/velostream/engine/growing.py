@@ -73,9 +73,9 @@ class Growing:
             known = [entry for entry in map(catalog.by_id, entry_ids) if entry is not None]
             folds = [entry for entry in known if entry.kind is EntryKind.SOURCE]
             views = [entry for entry in known if entry.kind is EntryKind.VIEW]
-            views += [reader for fold in folds for reader in catalog.readers_of(fold.id)]
+            views += [reader for fold in folds for reader in catalog.readers_of(fold.id) if reader.grows]
             try:
-                for entry in (*views, *folds):
+                for entry in views:
                     self._supervisor.suspend(entry)
                 if self._context.closing.is_set():
                     return
@@ -83,6 +83,8 @@ class Growing:
                 grown += [replace(fold, schema=_wider(present(fold.schema), columns)) for fold in folds]
                 catalog.swap((*views, *folds), *grown)
                 self._context.crash_point("growing.after-catalog")
+                for fold in grown[len(views) :]:
+                    self._launcher.widen(fold)
                 for view in grown:
                     if self._context.closing.is_set():
                         return

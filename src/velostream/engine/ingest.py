@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 
 from velostream.engine import together
 from velostream.engine.measuring import Stage
-from velostream.engine.reading import read_range
+from velostream.engine.reading import Through, read_range
 from velostream.engine.relations import arrow_result, query_error, quoted
 from velostream.engine.sift import is_row_error, sift
 from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
+from velostream.engine.trigger import TOOK_WHAT_WAS_THERE, Pace
 from velostream.errors import FurtherColumnsError, SourceError, VelostreamError, present
 from velostream.model.retry import RetryPolicy
-from velostream.sources.base import BadRecord, Offset, Source
+from velostream.sources.base import BadRecord, Lag, Offset, Source, SourceSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,12 @@ class Batch:
     """Rows that are computed already, by writer."""
     rows: pa.Table | None = None
     """Its rows here, with the columns that those need who work without Spark; None: nobody has asked yet."""
+    read_through: Through | None = None
+    """Sends its rows through work as they are read, where nobody else reads them."""
+
+    @property
+    def through(self) -> Through:
+        return self.frame.mapInArrow if self.read_through is None else self.read_through
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,12 @@ class Consumer(ABC):
         self.ready_at: Offset | None = None
         """The end of what the source held when the consumer was first ready to run; reaching it means ready."""
         self._expected_rows = self._rows_left = 0
+        self.pace = Pace()
+        self.aim: Offset | None = None
+        """The end of what the source held when the beat began that it is in; None: it is in none, or never rests."""
         self.dead = False
+        self.has_ended = False
+        """Whether it is dead because it took in what it was to take in."""
         self.lacks_columns = False
         """Whether another one will go on in its place, with columns that its records have got."""
         self.projection: Projection | None = None
@@ -138,8 +150,23 @@ class Consumer(ABC):
         """What keeps others from changing the tables it writes to between `Outcome.decide` and its commit."""
         return self.context.sequence.exclusive()
 
+    @property
+    def rests(self) -> bool:
+        """Whether it is between two beats of its trigger."""
+        return self.aim is None and self.pace.rests
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether a beat would have begun just now, had there been anything to take in."""
+        return self.aim is None and self.pace.is_measured
+
+    @property
+    def stops_at(self) -> Offset | None:
+        """Where its last batch ends, of one that is to take in what was there once."""
+        return self.ready_at if self.pace.once else None
+
     def runnable(self) -> bool:
-        if self.dead or self.lacks_columns or time.monotonic() < self._resume_at:
+        if self.dead or self.lacks_columns or self.rests or time.monotonic() < self._resume_at:
             return False
         try:
             return self._gate.is_open(self.board)
@@ -163,7 +190,16 @@ class Consumer(ABC):
 
     def became_ready(self) -> None:
         """The position has reached what the source held at the start."""
-        self.board.become(State.READY)
+        self.board.become(State.READY, self.ready_because)
+
+    @property
+    def ready_because(self) -> str:
+        return TOOK_WHAT_WAS_THERE if self.pace.once else ""
+
+    def end(self) -> None:
+        """It has taken in what it was to take in: nothing runs for it any more."""
+        self.dead = self.has_ended = True
+        self.board.lag = Lag()
 
     def trouble(self, error: VelostreamError) -> None:
         """A batch did not go through: try it again after a while, or fail where that can't help."""
@@ -192,15 +228,19 @@ class Consumer(ABC):
 class Ingest:
     """Follows one source on a thread of its own and feeds its consumers."""
 
-    def __init__(self, context: EngineContext, source: Source, schema: Schema) -> None:
+    def __init__(
+        self, context: EngineContext, spec: SourceSpec, schema: Schema, *, open_source: Callable[[SourceSpec], Source]
+    ) -> None:
         self.context = context
-        self.source = source
+        self.source = source = open_source(spec)
         self.schema = schema
+        self._spec = spec
+        self._open = open_source
         self._consumers: list[Consumer] = []
         self._lock = threading.RLock()
         """Held for a cycle: source calls come from one thread at a time; attach and detach wait for the batch."""
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = self._closed = False
         self._thread: threading.Thread | None = None
         self._retry = RetryPolicy.while_running()
         self._attempts = 0
@@ -209,9 +249,9 @@ class Ingest:
         self._max_rows = source.settings.integer("max.rows.per.trigger") or MAX_ROWS_PER_BATCH
 
     def attach(self, consumer: Consumer) -> bool:
-        """Take a consumer in; false when the ingest is ending, and another one is needed."""
+        """Take a consumer in; false when another ingest is needed: this one is ending, or leaves out what it wants."""
         with self._lock:
-            if self._stopping:
+            if self._stopping or (consumer.entry.grows and not self._adds_columns):
                 return False
             self._consumers.append(consumer)
             if self._thread is None:
@@ -221,8 +261,13 @@ class Ingest:
         return True
 
     @property
-    def is_ending(self) -> bool:
-        return self._stopping
+    def _adds_columns(self) -> bool:
+        return self._spec == self._spec.adding()
+
+    def reads(self, specs: Iterable[SourceSpec], schema: Schema) -> bool:
+        """Whether it gives what reading one of these sources with these columns gives, and goes on."""
+        own = self._spec.identity()
+        return not self._stopping and self.schema == schema and any(own == spec.identity() for spec in specs)
 
     def detach(self, consumer: Consumer) -> bool:
         """Take a consumer out, after the batch in hand. True when none is left and the ingest has ended."""
@@ -238,10 +283,15 @@ class Ingest:
             self._thread.join(timeout=_PATIENCE_SECONDS)
         # Who waits for rows may be asking where the source ends.
         asked = self._lock.acquire(timeout=_PATIENCE_SECONDS)
-        self.source.close()
+        self._close()
         if asked:
             self._lock.release()
         return True
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.source.close()
 
     def wake(self) -> None:
         self._wake.set()
@@ -252,6 +302,7 @@ class Ingest:
                 consumer.board.raise_if_dead()
                 return
             target = self.source.latest_offset(consumer.position)
+            consumer.pace.hurry()
         self._wake.set()
         while not self.source.reached(consumer.position, target):
             consumer.board.raise_if_dead()
@@ -266,8 +317,9 @@ class Ingest:
             try:
                 with self._lock:
                     moved = self._cycle()
-                    if moved:
+                    if moved or any(consumer.rests for consumer in self._consumers):
                         self._gauge()
+                    self._let_go_of_the_ended()
                 self._attempts = 0
                 pause = 0.0 if moved else self._poll_seconds
             except Exception as error:  # noqa: BLE001 - whatever it is must show on the boards, not end the thread
@@ -276,14 +328,24 @@ class Ingest:
                 self._wake.wait(pause)
             self._wake.clear()
 
+    def _let_go_of_the_ended(self) -> None:
+        """Take out who has taken in what it was to take in; without anybody left the ingest ends by itself."""
+        if not any(consumer.has_ended for consumer in self._consumers):
+            return
+        self._consumers = [consumer for consumer in self._consumers if not consumer.has_ended]
+        if not self._consumers:
+            self._stopping = True
+            self._close()
+
     def _trouble(self, error: VelostreamError) -> float:
         """The source can't be read: retry what may come back, fail what won't."""
         if isinstance(error, FurtherColumnsError):
-            waiting = [consumer for consumer in self._consumers if not consumer.dead]
-            for consumer in waiting:
-                consumer.lacks_columns = True
-            self.context.further_columns([consumer.entry.id for consumer in waiting], error)
-            return self._poll_seconds
+            try:
+                self._leave_columns_to_others(error)
+            except Exception as trouble:  # noqa: BLE001 - it must show on the boards of those that stay
+                error = query_error(trouble, f'source "{self.source.spec.shown}" could not be opened')
+            else:
+                return 0.0
         self._attempts += 1
         delay = self._retry.delay(self._attempts)
         for consumer in list(self._consumers):
@@ -295,6 +357,20 @@ class Ingest:
             consumer.board.retrying(error, attempts=self._attempts, delay=delay)
         return max(delay.total_seconds(), self._poll_seconds)
 
+    def _leave_columns_to_others(self, error: FurtherColumnsError) -> None:
+        """Consumers whose tables get the columns go on elsewhere; for those that stay they are left out."""
+        with self._lock:
+            alive = [one for one in self._consumers if not (one.dead or one.lacks_columns)]
+            growing = [consumer for consumer in alive if consumer.entry.grows]
+            for consumer in growing:
+                consumer.lacks_columns = True
+            if growing:
+                self.context.further_columns([consumer.entry.id for consumer in growing], error)
+            leaving_out = self._spec.ignoring()
+            former, self.source = self.source, self._open(leaving_out)
+            self._spec = leaving_out
+            former.close()
+
     def _cycle(self) -> bool:
         active = [consumer for consumer in self._consumers if consumer.runnable()]
         moved = False
@@ -302,7 +378,11 @@ class Ingest:
             if consumer.ready_at is None:
                 end = self.source.latest_offset(consumer.position)
                 consumer.load_until(end, rows=self.source.expected_rows(consumer.position, end))
+                self._begin_beat(consumer, end)
                 self._settle(consumer)
+            elif consumer.aim is None and consumer.pace.is_measured:
+                self._begin_beat(consumer, self.source.latest_offset(consumer.position))
+        active = [consumer for consumer in active if not consumer.dead and not consumer.found_nothing]
         for consumer in active:
             intent = consumer.intended()
             if intent is not None:
@@ -316,6 +396,11 @@ class Ingest:
             ahead = groups[0][0].position if groups else None
             if ahead is not None and self.source.reached(end, ahead) and self.source.reached(ahead, start):
                 end = ahead
+            for stop in (member.stops_at for member in members if member.stops_at is not None):
+                end = self.source.earlier(end, stop)
+                if end == start:
+                    # Only parts that are through have grown since; the others wait no longer for their turn.
+                    end = stop
             if end == start:
                 for member in members:
                     member.board.lag = CAUGHT_UP
@@ -324,12 +409,22 @@ class Ingest:
                 moved = True
             if ahead is not None:
                 groups[0] = [one for one in members if one.position == ahead and one.runnable()] + groups[0]
-        for consumer in active:
-            if consumer.board.state in (State.DEGRADED, State.WAITING) and consumer.runnable():
+        for consumer in (*active, *(one for one in self._consumers if one.rests and not one.lacks_columns)):
+            if consumer.board.state in (State.DEGRADED, State.WAITING) and (consumer.rests or consumer.runnable()):
                 self._settle(consumer)
         if moved and len({json.dumps(consumer.position) for consumer in self._consumers}) == 1:
             self.source.commit(self._consumers[0].position)
         return moved
+
+    @staticmethod
+    def _begin_beat(consumer: Consumer, end: Offset) -> None:
+        """Where there is something to take in a beat begins, of who rests between two of them."""
+        if consumer.pace.is_measured:
+            found = end != consumer.position
+            consumer.pace.looked(found=found)
+            consumer.aim = end if found else None
+            if not found:
+                consumer.board.lag = CAUGHT_UP
 
     def _gauge(self) -> None:
         """Ask now and then how far behind the consumers are."""
@@ -366,7 +461,9 @@ class Ingest:
             frame = reading.frame.persist() if shared else reading.frame
             try:
                 rows = arrow_result(frame.select(*(quoted(name) for name in sorted(needed)))) if needed else None
-                batch = self._with_results(Batch(session, frame, end, pin.sequence, rows=rows), groups)
+                through = None if shared else reading.through
+                batch = Batch(session, frame, end, pin.sequence, rows=rows, read_through=through)
+                batch = self._with_results(batch, groups)
                 outcomes = self._run_members(batch, members)
                 bad = reading.bad_records()
             finally:
@@ -495,8 +592,12 @@ class Ingest:
         """Show where the consumer stands: loading until it has reached what was there at its start."""
         if consumer.dead:
             return
+        if consumer.aim is not None and self.source.reached(consumer.position, consumer.aim):
+            consumer.aim = None
         if consumer.ready_at is not None:
             if self.source.reached(consumer.position, consumer.ready_at):
+                if consumer.pace.once:
+                    consumer.end()
                 if consumer.board.state is not State.READY:
                     consumer.became_ready()
                 return

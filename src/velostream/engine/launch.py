@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from velostream.engine.binding import MAINTAIN, Binder, BoundInput, BoundQuery
-from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.catalog import HIDDEN, Entry, EntryKind
 from velostream.engine.changing import ChangeConsumer, ChangePlanner, StreamChange, options_of
 from velostream.engine.consumers import (
     IngestRunner,
@@ -47,18 +48,20 @@ from velostream.engine.maintain.windows import (
     Windowing,
     kept_rows_schema,
 )
-from velostream.engine.options import is_realtime, query_options
+from velostream.engine.options import query_options
 from velostream.engine.planning import definition_of
 from velostream.engine.realtime.job import job_of, refuse_plan, refuse_source
 from velostream.engine.realtime.runner import RealtimeRunner
 from velostream.engine.sourcing import SourceBook
 from velostream.engine.status import State
+from velostream.engine.straight import StraightWay
+from velostream.engine.trigger import Pace, Trigger
 from velostream.errors import StateError, present
 from velostream.model.change import ORIGIN
 from velostream.model.options import Options
 from velostream.model.schema import Column, Schema
 from velostream.model.spool import Spool
-from velostream.sources.base import Emits, Offset, SourceSpec
+from velostream.sources.base import Emits, Offset, Source, SourceSpec
 from velostream.sql.aggregates import GROUPS
 from velostream.sql.plan import Expiry, MapPlan, RelationKind, Strategy, StreamedPlan
 from velostream.tables.memory.sequence import Part
@@ -85,27 +88,41 @@ class Launcher:
         self.changes = ChangePlanner(context, self.binder)
         self.loop = MaintenanceLoop(context)
         self.runners: dict[str, Runner] = {}
-        self._ingests: dict[str, Ingest] = {}
+        self._ingests: list[Ingest] = []
         self._pushed: dict[str, set[str]] = {}
         """Ids of the tables that each SELECT over a stream reads just now."""
         self._lock = threading.RLock()
 
     def fold(self, bound: BoundInput) -> Entry:
-        """The hidden table of a source that is no stream, made and started when it is the first to ask."""
-        spec = present(bound.spec)
+        """The hidden table of a source that is no stream, with the columns that are known to who asks; made and started
+        when it is the first.
+        """
         with self._lock:
-            entry, identity = self._folded(spec, bound.schema)
+            entry, spec = self._folded(bound)
             if entry is None:
                 # Records that stand for rows by another key than one of their columns say so by their origin.
                 by_origin = self.book.open(spec).capabilities.emits is Emits.UPSERTS and not bound.schema.key
-                key = (ORIGIN,) if by_origin else bound.schema.key
-                schema = Schema((*bound.schema.columns, Column(ORIGIN, pa.string())), key)
+                schema = _folded_schema(bound.schema, (ORIGIN,) if by_origin else bound.schema.key)
+                identity = f"{spec.identity()} {uuid.uuid4().hex[:16]}"
                 entry = self._hidden_table(spec.shown, kind=EntryKind.SOURCE, identity=identity, schema=schema)
             if self._is_idle(entry):
-                self.context.sequence.add_columns(entry.id, present(entry.schema))
-                source = self.book.open(spec)
-                self._run(FoldRunner(self.context, entry, source=source, schema=bound.schema, start=bound.start))
-            return entry
+                self._start_fold(entry, spec, bound.start)
+            return replace(entry, schema=_folded_schema(bound.schema, present(entry.schema).key))
+
+    def widen(self, fold: Entry) -> None:
+        """Have a fold that has ended for lack of columns go on with those that it has by now."""
+        with self._lock:
+            former = self.runners.pop(fold.id, None)
+            if isinstance(former, FoldRunner):
+                former.suspend()
+                self._start_fold(fold, former.source.spec, None)
+
+    def _start_fold(self, entry: Entry, spec: SourceSpec, start: Offset | None) -> None:
+        folded = present(entry.schema)
+        self.context.sequence.add_columns(entry.id, folded)
+        own = Schema(tuple(column for column in folded.columns if column.name != ORIGIN))
+        schema = own.with_key(tuple(name for name in folded.key if name != ORIGIN))
+        self._run(FoldRunner(self.context, entry, source=self.book.open(spec), schema=schema, start=start))
 
     def _hidden_table(
         self, name: str, *, kind: EntryKind, identity: str, schema: Schema, reads: tuple[str, ...] = ()
@@ -125,16 +142,18 @@ class Launcher:
             running.stop()
         return True
 
-    def _folded(self, spec: SourceSpec, schema: Schema) -> tuple[Entry | None, str]:
-        """The table of a source that has these columns, and what to call one that is to be made.
+    def _folded(self, bound: BoundInput) -> tuple[Entry | None, SourceSpec]:
+        """The fold of a source that has these columns, and the source as that reads it, or is to read it.
 
         A source may have got columns since others began to read it, who go on with those that they know.
         """
-        digest = hashlib.sha256(repr(schema.to_json()).encode()).hexdigest()[:16]
-        identities = (spec.identity(), f"{spec.identity()} {digest}")
-        found = [self.context.catalog.hidden(EntryKind.SOURCE, identity) for identity in identities]
-        fitting = next((one for one in found if one is not None and _has_columns(present(one.schema), schema)), None)
-        return fitting, identities[0] if found[0] is None else identities[1]
+        folds = [entry for entry in self.context.catalog if entry.kind is EntryKind.SOURCE]
+        for spec in _readings_for(bound):
+            of_source = [entry for entry in folds if entry.sql.partition(" ")[0] == spec.identity()]
+            for entry in of_source:
+                if _has_columns(entry, bound.schema, further=spec == spec.adding()):
+                    return entry, spec
+        return None, bound.reading
 
     def kept_stream(self, bound: BoundInput, expiry: Expiry, owner: Entry) -> Entry:
         """The hidden table of the rows of a stream that a view of joined streams still needs, made if need be."""
@@ -230,22 +249,24 @@ class Launcher:
                 self._run(self._view_runner(entry, self._maintenance(entry, bound), tables, options))
             return entry
 
-    def ingest(self, spec: SourceSpec, schema: Schema) -> Ingest:
+    def ingest(self, bound: BoundInput) -> Ingest:
+        """The reading of a stream, begun when it is the first to ask."""
         with self._lock:
-            key = f"{spec.identity()}|{schema.to_json()!r}"
-            found = self._ingests.get(key)
-            if found is None or found.is_ending:
-                found = self._ingests[key] = Ingest(self.context, self.book.open(spec), schema)
+            specs = _readings_for(bound)
+            found = next((one for one in self._ingests if one.reads(specs, bound.schema)), None)
+            if found is None:
+                found = Ingest(self.context, bound.reading, bound.schema, open_source=self.book.open)
+                self._ingests.append(found)
             return found
 
     def release(self, ingest: Ingest, consumer: Consumer) -> None:
         if ingest.detach(consumer):
             with self._lock:
-                self._ingests = {key: one for key, one in self._ingests.items() if one is not ingest}
+                self._ingests = [one for one in self._ingests if one is not ingest]
 
     def wake(self) -> None:
         """A feed of ours has grown: look now instead of at the next poll."""
-        for ingest in list(self._ingests.values()):
+        for ingest in list(self._ingests):
             ingest.wake()
         for runner in list(self.runners.values()):
             if isinstance(runner, FoldRunner):
@@ -266,20 +287,35 @@ class Launcher:
                 made.target = entry
                 return made
 
-            self._run(self._ingest_runner(entry, bound, consumer))
+            self._run(self._ingest_runner(entry, bound, consumer, options))
             return self._reads(bound, tables)
         if bound.is_bounded:
             inputs = {
-                one.relation: BoundedInput(self.book.open(one.spec), one.schema)
+                one.relation: BoundedInput(self._opened(one), one.schema)
                 for one in bound.inputs
                 if one.spec is not None
             }
-            self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs))
+            straight = StraightWay.of_linear(bound)
+            self._run(OnceRunner(self.context, entry, sql=bound.plan.sql, inputs=inputs, straight=straight))
             return []
         ours = isinstance(self.context.table(entry.id), MemoryTable)
         tables = self.attach_versioned(bound, options, owner=entry, ours=ours)
-        self._run(self._view_runner(entry, self._maintenance(entry, bound), tables, options))
+        runner = self._view_runner(entry, self._maintenance(entry, bound), tables, options)
+        runner.pace = Pace(Trigger.of(options))
+        if runner.pace.once:
+            hidden = [one for table in tables.values() if table.kind in HIDDEN for one in self._behind(table)]
+            runner.first = [partial(self.runners.get, one.id) for one in hidden if one.id in self.runners]
+        self._run(runner)
         return [*tables.values(), *(one.entry for one in bound.inputs if one.kept and one.entry is not None)]
+
+    def _opened(self, bound: BoundInput) -> Source:
+        """A source for a reader of its own."""
+        as_asked = bound.reading == bound.spec
+        return bound.opened if bound.opened is not None and as_asked else self.book.open(bound.reading)
+
+    def _behind(self, hidden: Entry) -> list[Entry]:
+        """The hidden tables that one is made of, and itself: what the engine keeps of a statement's own sources."""
+        return [one for one in self.context.catalog.upstream(hidden) if one.kind in HIDDEN]
 
     def launch_stream(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
         """A derived stream: the batches of its query, in a spool that others read."""
@@ -292,7 +328,7 @@ class Launcher:
     ) -> list[Entry]:
         """A continuous INSERT INTO a table, a memory feed or a sink."""
         options = query_options(given, realtime=True)
-        if is_realtime(given):
+        if Trigger.of(options).realtime:
             return self._launch_realtime(entry, bound, given, target)
         if bound.driving is None and not isinstance(target, Entry):
             return self._launch_outgoing(entry, bound, given, target)
@@ -305,7 +341,7 @@ class Launcher:
                 made.target = target
                 return made
 
-            self._run(self._ingest_runner(entry, bound, into_table))
+            self._run(self._ingest_runner(entry, bound, into_table, options))
         else:
             sink = self.book.open_sink(target, given, bound.schema)
 
@@ -315,7 +351,7 @@ class Launcher:
                 made.on_written = self.wake
                 return made
 
-            self._run(self._ingest_runner(entry, bound, into_sink))
+            self._run(self._ingest_runner(entry, bound, into_sink, options))
         return self._reads(bound, tables)
 
     def check_realtime(self, plan: QueryPlan, lens: Lens, target: object) -> None:
@@ -350,7 +386,9 @@ class Launcher:
         sink = self.book.open_sink(target, given, bound.schema, changes=True)
         view = self.part(bound, options, entry)
         gate = Gate([self.context.board(view)], gate_policy(options))
-        self._run(OutgoingChanges(self.context, entry, view=view, sink=sink, gate=gate, on_written=self.wake))
+        runner = OutgoingChanges(self.context, entry, view=view, sink=sink, gate=gate, on_written=self.wake)
+        runner.pace = Pace(Trigger.of(options))
+        self._run(runner)
         return [view]
 
     def launch_changes(self, entry: Entry, changes: Sequence[StreamChange]) -> list[Entry]:
@@ -365,7 +403,7 @@ class Launcher:
             gate = Gate(boards, gate_policy(options))
             return ChangeConsumer(self.context, entry, gate, start=start, changes=attached)
 
-        self._run(self._ingest_runner(entry, driving, consumer))
+        self._run(self._ingest_runner(entry, driving, consumer, options))
         return [read for change, tables in attached for read in self._reads(change.bound, tables)]
 
     def push(self, bound: BoundQuery, options: Options) -> PushedRows:
@@ -379,7 +417,7 @@ class Launcher:
             made.arrived = arrived
             return made
 
-        runner = self._ingest_runner(entry, bound, consumer)
+        runner = self._ingest_runner(entry, bound, consumer, options)
         runner.start()
         self._pushed[entry.id] = {table.id for table in tables.values()}
 
@@ -439,7 +477,7 @@ class Launcher:
             made.target = holder
             return made
 
-        self._run(self._ingest_runner(holder, bound, consumer))
+        self._run(self._ingest_runner(holder, bound, consumer, options))
         return self._with_final(entry, bound, holder, tables, options)
 
     def _windowed_parts(
@@ -508,7 +546,7 @@ class Launcher:
             parts = self._parts(bound, plan.feed, tables, options) | {"plan": plan}
             return GroupsConsumer(self.context, entry, reads=reads, gives=feed, groups=groups, **parts)
 
-        self._run(self._ingest_runner(entry, bound, consumer))
+        self._run(self._ingest_runner(entry, bound, consumer, options))
         return self._reads(bound, tables)
 
     def _launch_stateful(self, entry: Entry, bound: BoundQuery, options: Options) -> list[Entry]:
@@ -531,7 +569,7 @@ class Launcher:
             plan=aggregate,
             feed_schema=feed_schema,
             feed=feed,
-            feeding=self._ingest_runner(holder, bound, consumer),
+            feeding=self._ingest_runner(holder, bound, consumer, options),
             checkpoint=Path(checkpoint) if checkpoint else self.context.directory.folder("checkpoints") / holder.id,
         )
         self._run(runner)
@@ -567,7 +605,7 @@ class Launcher:
             made.recover()
             return made
 
-        self._run(self._ingest_runner(entry, bound, consumer))
+        self._run(self._ingest_runner(entry, bound, consumer, options))
         return self._reads(bound, tables)
 
     def _state_entry(self, entry: Entry, schema: Schema) -> Entry:
@@ -596,14 +634,22 @@ class Launcher:
         self.runners[runner.entry.id] = runner
         runner.start()
 
-    def _ingest_runner(self, entry: Entry, bound: BoundQuery, consumer: Callable[[], Consumer]) -> IngestRunner:
-        spec, schema = bound.driving_source
-        self.context.board(entry).warn(*self.book.open(spec).warnings)
+    def _ingest_runner(
+        self, entry: Entry, bound: BoundQuery, consumer: Callable[[], Consumer], options: Options
+    ) -> IngestRunner:
+        driving = present(bound.driving)
+
+        def paced() -> Consumer:
+            made = consumer()
+            made.pace = Pace(Trigger.of(options))
+            return made
+
+        self.context.board(entry).warn(*self.book.open(driving.reading).warnings)
         return IngestRunner(
             self.context,
             entry,
-            ingest=lambda: self.ingest(spec, schema),
-            consumer=consumer,
+            ingest=lambda: self.ingest(driving),
+            consumer=paced,
             release=self.release,
         )
 
@@ -648,10 +694,13 @@ class PushedRows:
 
     def __iter__(self) -> Iterator[pa.Table]:
         while self._on_close is not None and not self._closing.is_set():
+            all_has_come = self._runner.has_ended
             try:
                 yield self._arrived.get(timeout=0.2)
             except queue.Empty:
                 self._runner.board.raise_if_dead()
+                if all_has_come:
+                    return
 
     def close(self) -> None:
         on_close, self._on_close = self._on_close, None
@@ -673,11 +722,25 @@ class _QueueConsumer(TransformingConsumer):
         return Outcome(Part(), rows.num_rows, give)
 
 
-def _has_columns(folded: Schema, schema: Schema) -> bool:
-    """Whether a source with this schema has been folded into that."""
-    kept = [column for column in folded.columns if column.name != ORIGIN]
-    same = [(column.name, column.type) for column in kept] == [(column.name, column.type) for column in schema.columns]
-    return same and tuple(name for name in folded.key if name != ORIGIN) == schema.key
+def _folded_schema(schema: Schema, key: tuple[str, ...]) -> Schema:
+    """The columns of a fold that a statement knows which was planned with this schema."""
+    return Schema((*schema.columns, Column(ORIGIN, pa.string())), key)
+
+
+def _has_columns(fold: Entry, schema: Schema, *, further: bool) -> bool:
+    """Whether a source with this schema has been folded into that, with `further` columns maybe."""
+    folded = [(column.name, column.type) for column in present(fold.schema).columns if column.name != ORIGIN]
+    known = [(column.name, column.type) for column in schema.columns]
+    key = tuple(name for name in present(fold.schema).key if name != ORIGIN)
+    return key == schema.key and (set(known) <= set(folded) if further else known == folded)
+
+
+def _readings_for(bound: BoundInput) -> Sequence[SourceSpec]:
+    """The source as a statement would read it, and as others may do with whom it can share that: those get columns that
+    come later, or have them left out.
+    """
+    spec = bound.reading
+    return [spec, spec.adding(), spec.ignoring()] if bound.may_grow and not bound.grows else [spec]
 
 
 def gate_policy(options: Options) -> GatePolicy:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from velostream import plugins
-from velostream.errors import NotFoundError, OptionError, UnsupportedError
+from velostream.engine.trigger import Trigger
+from velostream.errors import NotFoundError, OptionError
 from velostream.model.options import Option, Options, OptionType
 from velostream.plugins import Group
 from velostream.sql.statements import OptionValue
@@ -36,7 +37,7 @@ QUERY_OPTIONS = (
     Option("table.wait.timeout", "how long a query waits for the tables it reads", OptionType.DURATION, "5m"),
     Option("table.wait.on.timeout", "what happens then", OptionType.CHOICE, "fail", ("fail", "start")),
     Option("checkpoint", "folder of the state of an aggregate"),
-    Option("trigger", "realtime: from topic to topic in Spark's Real-Time Mode; else as fast as it can"),
+    Option("trigger", "how often it takes in what has come: at most every so often, once, or in realtime"),
     Option(
         "join.missing",
         "what becomes of a stream's row when a lookup finds no row (default: nulls for LEFT, skip for INNER)",
@@ -107,30 +108,15 @@ def query_options(given: Iterable[OptionValue], *, text: str = "", realtime: boo
     known = (*table_options(values, text=text), *QUERY_OPTIONS)
     with pointing_at(values, text=text):
         options = Options({o.name: o.value for o in values if any(option.covers(o.name) for option in known)}, known)
-        trigger = options.text("trigger")
-        if trigger is not None and not _is_realtime(trigger):
-            raise OptionError.value(
-                "trigger",
-                trigger,
-                expected="realtime, or nothing: a query runs as fast as it can, looking every poll.interval",
-            )
-        if trigger is not None and not realtime:
-            raise UnsupportedError(
-                "only what goes from topic to topic can be triggered in real time",
-                detail="Spark's Real-Time Mode writes into topics of Kafka alone",
-                hint="INSERT INTO kafka://… SELECT … FROM kafka://… WITH ('trigger' = 'realtime')",
-                code="unsupported-trigger",
-            )
+        trigger = Trigger.of(options)
+        if not realtime:
+            trigger.refuse_realtime()
         return options
 
 
-def is_realtime(given: Iterable[OptionValue]) -> bool:
-    """Whether a statement asks for Real-Time Mode."""
-    return any(one.name == "trigger" and _is_realtime(one.value) for one in given)
-
-
-def _is_realtime(trigger: str) -> bool:
-    return trigger.strip().lower() == "realtime"
+def trigger_of(given: Iterable[OptionValue]) -> Trigger:
+    """The trigger that a statement's options name; the last one where several do, as of every option."""
+    return Trigger.of(Options({one.name: one.value for one in given if one.name == "trigger"}, QUERY_OPTIONS))
 
 
 @contextmanager

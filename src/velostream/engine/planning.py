@@ -12,6 +12,7 @@ from velostream.engine.growing import table_identity
 from velostream.engine.options import MEMORY, QUERY_OPTIONS, pointing_at, table_options
 from velostream.engine.sourcing import reference_of
 from velostream.errors import Category, OptionError, SourceError, present
+from velostream.model.options import EVOLUTION
 from velostream.sources.base import SourceSpec
 from velostream.sources.common import OFFSET_RESET
 from velostream.sql.parse import parse_statement
@@ -52,6 +53,8 @@ class Lens:
         self._text = text
         self._starts = starts
         self.found: dict[str, Schema] = {}
+        self.opened: dict[str, Source] = {}
+        """Sources that were asked for their columns now, by identity: whoever reads one next needn't ask again."""
 
     @contextmanager
     def speaking_for(self, options: tuple[OptionValue, ...]) -> Iterator[None]:
@@ -128,10 +131,14 @@ class Lens:
     def _relation_of(self, name: str, spec: SourceSpec) -> Relation:
         source = self._book.open(spec)
         kind, reason = _kind_of(source)
-        growing = self._grows(source, declared=spec.columns)
+        is_declared = spec.columns is not None or bool(source.settings.text("record.schema"))
+        growing = self._grows(source, is_declared=is_declared)
         identity = spec.identity()
         with self._settling_start(source, spec):
-            schema = self._pinned.get(identity) or self.found.get(identity) or spec.columns or source.schema()
+            schema = self._pinned.get(identity) or self.found.get(identity) or spec.columns
+            if schema is None:
+                schema = source.schema()
+                self.opened[identity] = source
         if schema is not None:
             self.found[identity] = schema
         return Relation(
@@ -141,14 +148,15 @@ class Lens:
             reason=reason,
             system=source.system_columns,
             grows=growing,
+            may_grow=EVOLUTION not in source.settings and not is_declared and source.adds_columns,
         )
 
     @staticmethod
-    def _grows(source: Source, *, declared: Schema | None) -> bool:
-        """Whether columns that records have later are to be added; `OptionError` where that can't be."""
-        if source.settings.text("schema.evolution") != "add":
+    def _grows(source: Source, *, is_declared: bool) -> bool:
+        """Whether the options have columns added that records have later; `OptionError` where that can't be."""
+        if source.settings.text(EVOLUTION) != "add":
             return False
-        if declared is not None or source.settings.text("record.schema"):
+        if is_declared:
             raise OptionError(
                 "columns that are declared can't be added to (schema.evolution = add)",
                 hint="leave the columns out, they are taken from the records; or leave 'schema.evolution' = 'add' out",

@@ -22,6 +22,7 @@ from velostream.engine.reading import Reading, read_range
 from velostream.engine.relations import Reader, arrow_result, run_sql
 from velostream.engine.staging import Gathered, Prepare, gather
 from velostream.engine.status import State
+from velostream.engine.trigger import Trigger
 from velostream.errors import NotExecutableError, NotFoundError, StoreError
 from velostream.model.change import CHANGE
 from velostream.sources.base import Emits, Source
@@ -57,6 +58,9 @@ class Puller:
     ) -> tuple[QueryPlan, Lens]:
         """Plan a query whose inputs are loaded: waits for the tables it reads."""
         plan, lens = self._plan(query, options, text)
+        goes_on = query.emit is st.Emit.CHANGES or any(one.target.kind is RelationKind.STREAM for one in plan.inputs)
+        if not goes_on:
+            Trigger.of(query_options(options)).refuse_unless_it_goes_on()
         self.wait_for_inputs(plan, options)
         if any(one.target.schema is None for one in plan.inputs):
             plan, lens = self._plan(query, options, text)
@@ -212,7 +216,7 @@ class Puller:
             if isinstance(runner, MirrorRunner | OnceRunner):
                 changed[upstream.id] = self._context.table(upstream.id).version
             if isinstance(runner, ViewRunner):
-                if runner.board.state is not State.READY:
+                if runner.board.state is not State.READY or runner.pace.rests or runner.has_ended:
                     return
                 moved = moved or any(
                     changed.get(one.id, 0) > runner.reflects.get(one.id, 0) for one in runner.inputs.values()

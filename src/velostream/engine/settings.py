@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from velostream.engine.binding import MAINTAIN
+from velostream.engine.query import LOOKUP
 from velostream.errors import OptionError
 
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
 
-_CHOICES: dict[str, tuple[str, ...]] = {MAINTAIN: ("delta", "refresh"), "velostream.lookup": ("fast", "general")}
+_CHOICES: dict[str, tuple[str, ...]] = {MAINTAIN: ("delta", "refresh"), LOOKUP: ("fast", "staged", "general")}
 _SPARK, _DATA_SOURCE = "spark.", "data_source."
 
 

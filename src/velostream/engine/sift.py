@@ -60,4 +60,5 @@ def sift(batch: Batch, attempt: Callable[[Batch], object]) -> tuple[Batch, list[
 
 
 def _of_rows(batch: Batch, rows: pa.Table) -> Batch:
-    return replace(batch, frame=batch.session.createDataFrame(rows, schema=batch.frame.schema), results={}, rows=None)
+    frame = batch.session.createDataFrame(rows, schema=batch.frame.schema)
+    return replace(batch, frame=frame, results={}, rows=None, read_through=None)

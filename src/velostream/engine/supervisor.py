@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import HIDDEN, Entry, EntryKind, Wish
+from velostream.engine.changing import target_columns
 from velostream.engine.context import DEAD_LETTERS
 from velostream.engine.declared import fit_declared
 from velostream.engine.functions import calls
@@ -18,6 +19,7 @@ from velostream.engine.maintain.loading import LOADS, is_loading
 from velostream.engine.options import MEMORY, query_options, store_options
 from velostream.engine.relations import query_error
 from velostream.engine.status import State, StatusBoard
+from velostream.engine.trigger import Trigger
 from velostream.engine.waiting import Patience, Tried, WaitingRoom
 from velostream.errors import NotFoundError, OptionError, QueryError, SourceError, StateError, StoreError, present
 from velostream.sql.parse import parse_statement
@@ -48,7 +50,7 @@ class Supervisor:
 
     def bind(self, statement: Create, entry: Entry) -> BoundQuery:
         """Plan the query of a CREATE; `NoSchemaYetError` or `SourceError` while its source isn't there."""
-        query_options(statement.options, text=statement.text)
+        trigger = Trigger.of(query_options(statement.options, text=statement.text))
         bound = self._launcher.binder.bind(
             present(statement.query),
             options=statement.options,
@@ -57,13 +59,16 @@ class Supervisor:
             pinned=entry.pinned(),
             starts=entry.starts,
         )
+        if bound.is_bounded:
+            trigger.refuse_unless_it_goes_on()
         if any(one.entry is not None and one.entry.name.lower() == entry.name.lower() for one in bound.inputs):
             raise QueryError(
                 f'{entry.kind} "{entry.name}" can\'t read itself',
                 hint="create it under another name, or write out the query that it replaces",
                 code="invalid-statement",
             )
-        if bound.grows and (entry.store != MEMORY or statement.columns is not None):
+        keeps_columns = entry.store != MEMORY or statement.columns is not None
+        if keeps_columns and any(one.grows and not one.may_grow for one in bound.inputs):
             why = "its columns are declared" if entry.store == MEMORY else f"its rows are in {entry.store}"
             raise QueryError(
                 f'{entry.kind} "{entry.name}" can\'t take columns that come later: {why}',
@@ -71,6 +76,8 @@ class Supervisor:
                 hint="leave 'schema.evolution' = 'add' out, or let a table in memory read the source",
                 code="cannot-add-columns",
             )
+        if keeps_columns:
+            bound = bound.without_growth()
         if statement.what is ObjectKind.STREAM and not bound.plan.only_appends:
             raise QueryError(
                 f'stream "{entry.name}" can\'t be derived by strategy "{bound.plan.strategy}"',
@@ -275,7 +282,8 @@ class Supervisor:
             target = self._context.catalog.find(statement.target.text)
             if target is None:
                 raise NotFoundError.of("table", statement.target.text)
-            bound = bound.inserted_into(self._context.table_of(target), statement)
+            table = self._context.table_of(target)
+            bound = bound.renamed(target_columns(table, statement, bound.schema.names))
         self.launch_insert(entry, statement, target, bound)
 
     def _say_waiting(self, entry: Entry, trouble: Hindrance) -> None:
@@ -294,7 +302,7 @@ class Supervisor:
                 known = [e.name for e in self._context.catalog.visible() if e.is_query]
                 raise NotFoundError.of("query", name, known=known)
             board = self._context.board(entry)
-            running = entry.id in self._launcher.runners and board.state is not State.FAILED
+            running = self._goes_on(entry) and board.state is not State.FAILED
             if action is QueryAction.RESUME and running:
                 return f'query "{entry.name}" is {board.state}'
             self.halt(entry)
@@ -308,6 +316,12 @@ class Supervisor:
                 board.become(State.LOADING)
                 self.start(entry)
             return f'query "{entry.name}" is {board.state}'
+
+    def _goes_on(self, entry: Entry) -> bool:
+        """Whether something runs for an entry, and has not ended by itself."""
+        parts = (entry, self._context.catalog.hidden(EntryKind.GROUPS, entry.id))
+        runners = [self._launcher.runners.get(part.id) for part in parts if part is not None]
+        return runners[0] is not None and not any(runner is not None and runner.has_ended for runner in runners)
 
     def restart_users(self, function: str) -> None:
         """Start the running queries that call a function anew, now that it is another one."""

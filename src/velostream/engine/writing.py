@@ -16,7 +16,7 @@ from velostream.engine.binding import NoSchemaYetError
 from velostream.engine.catalog import Entry
 from velostream.engine.changing import RowChange, assigned_rows, options_of, target_columns
 from velostream.engine.merge import merge
-from velostream.engine.options import is_realtime
+from velostream.engine.options import trigger_of
 from velostream.engine.result import Result
 from velostream.errors import NotExecutableError, TableError, UnsupportedError, ValidationError, present
 from velostream.model.change import Epoch, Mode, Write
@@ -168,7 +168,7 @@ class TableWriter:
             raise NotExecutableError.statement("UPSERT into a URI", text=statement.text)
         query = present(statement.query)
         plan, lens = self._plan(query, statement)
-        if is_realtime(statement.options):
+        if trigger_of(statement.options).realtime:
             self._launcher.check_realtime(plan, lens, sink_name)
         is_continuous = _follows(plan) or query.emit is st.Emit.CHANGES
         starts: dict[str, Offset] = {}

@@ -30,7 +30,7 @@ COMPRESSION = Option(
 )
 SCHEMA_EVOLUTION = Option(
     "schema.evolution",
-    "what becomes of fields that are no columns",
+    "what becomes of fields that are no columns; a table that copies the source adds them by default",
     OptionType.CHOICE,
     "ignore",
     ("add", "fail", "ignore"),

@@ -15,6 +15,9 @@ from velostream.model.duration import parse_duration
 COPIED = "copied"
 """Set by planning where a table merely copies a source: the source's columns that are the table's key, maybe none.
 A kind that declares this option may take a record for the newest value of its key."""
+EVOLUTION = "schema.evolution"
+"""What becomes of fields that are no columns. Where a statement says nothing they are left out, unless it copies the
+source: then the engine has them added."""
 SYSTEM_COLUMNS = "system.columns"
 """Set by planning: names with a leading underscore that the query uses. A kind that declares this option adds those of
 them that are columns of its own, beside what its records hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -13,7 +14,13 @@ from velostream.sql.shape import outermost_select
 from velostream.sql.statements import Place, Query
 
 if TYPE_CHECKING:
+    from velostream.sql.plan import Relation
     from velostream.sql.resolve import Resolution
+
+
+def as_grown(relation: Relation, query: Query, *, name: str) -> Relation:
+    """What the query reads under that name: one of which nothing is said grows where the query is a copy of it."""
+    return replace(relation, grows=True) if relation.may_grow and _passes_all_on(query, name) else relation
 
 
 def check_growing(query: Query, resolution: Resolution, *, text: str) -> list[SqlError]:

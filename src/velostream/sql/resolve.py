@@ -30,6 +30,7 @@ from velostream.model.options import COPIED, SYSTEM_COLUMNS
 from velostream.sql.columns import ColumnResolver
 from velostream.sql.copying import copied_key
 from velostream.sql.from_clause import FromClause, aliased, joins_within, renamed
+from velostream.sql.growing import as_grown
 from velostream.sql.option_names import covers, merge_options
 from velostream.sql.outputs import labels_of, outputs_of
 from velostream.sql.places import place_of
@@ -284,6 +285,7 @@ class _Resolver:
             )
         own = tuple(self.query.relation_options.get(written.lower(), ()))
         self._check_options(own, [*relation.option_names, *self.catalog.option_names(None)])
+        relation = as_grown(relation, self.query, name=relation.name)
         return self._shared(Input(self._fresh_name(), relation, None, merge_options(own, ()), version))
 
     def _topic_input(self, node: exp.Table, written: str) -> Input | None:
@@ -313,6 +315,7 @@ class _Resolver:
         except OptionError as error:
             self.problems.append(_placed(error, reference, merged, self.text))
             return None
+        relation = as_grown(relation, self.query, name=reference.relation)
         return self._shared(Input(self._fresh_name(), relation, reference, merged))
 
     def _meant_by_query(self, reference: SourceRef) -> list[OptionValue]:

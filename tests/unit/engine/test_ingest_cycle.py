@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from velostream.engine.ingest import Ingest, Intent
+from velostream.engine.trigger import Pace
 
 
 class Numbers:
@@ -27,6 +28,9 @@ class Statement:
         self.position = position
         self.dead = False
         self.ready_at = 0
+        self.pace = Pace()
+        self.aim = self.stops_at = None
+        self.rests = self.lacks_columns = self.found_nothing = False
         self.board = SimpleNamespace(state=None)
         self.ranges = []
         self._trouble = trouble

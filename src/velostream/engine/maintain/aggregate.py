@@ -25,7 +25,7 @@ from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.query import Runner
 from velostream.engine.relations import arrow_result, query_error, run_sql, spark_errors, spark_schema
 from velostream.engine.status import State
-from velostream.errors import StateError, present
+from velostream.errors import StateError
 from velostream.model.change import Epoch, Mode, Write
 from velostream.sql.aggregates import FEED
 from velostream.tables.memory.sequence import Part
@@ -161,9 +161,8 @@ class AggregateRunner(Runner):
             self.board.wait_for_news(0.1)
 
     @property
-    def feeding_consumer(self) -> FeedConsumer:
-        consumer = self._feeding.consumer
-        return present(consumer if isinstance(consumer, FeedConsumer) else None)
+    def has_ended(self) -> bool:
+        return self._feeding.has_ended and self.board.state is State.READY
 
     def _run(self) -> None:
         try:
@@ -243,13 +242,11 @@ class AggregateRunner(Runner):
                     raise query_error(failure, f'query "{self.entry.name}" failed')
                 return
             consumer = self._feeding.consumer
-            if (
-                isinstance(consumer, FeedConsumer)
-                and consumer.fed
-                and self.board.state is not State.READY
-                and self._consumed >= consumer.files
-            ):
-                self.board.become(State.READY)
+            if isinstance(consumer, FeedConsumer) and consumer.fed and self._consumed >= consumer.files:
+                if self.board.state is not State.READY:
+                    self.board.become(State.READY, consumer.ready_because)
+                if consumer.has_ended:
+                    return
             self.board.wait_for_news(0.2)
 
 

@@ -17,6 +17,7 @@ from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
 from velostream.engine.subscribe import content_of
+from velostream.engine.trigger import TOOK_WHAT_WAS_THERE, Pace
 from velostream.errors import StateError
 from velostream.model.change import Epoch
 from velostream.model.retry import RetryPolicy
@@ -51,6 +52,8 @@ class OutgoingChanges(Runner):
         self._sink = sink
         self._gate = gate
         self._on_written = on_written
+        self.pace = Pace()
+        self._has_ended = self._looked = False
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -63,8 +66,12 @@ class OutgoingChanges(Runner):
         self._written: int | None = None if known is None else known.position["at"]
         """The commit number up to which the sink has all changes; None before it has any."""
 
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
+
     def start(self) -> None:
-        self._stopping = False
+        self._stopping = self._has_ended = self._looked = False
         self.board.become(State.LOADING)
         self._unsubscribe = self.context.sequence.listen(self._on_commit)
         self._thread = threading.Thread(target=self._run, name=f"changes {self.entry.name}", daemon=True)
@@ -81,8 +88,9 @@ class OutgoingChanges(Runner):
 
     def drain(self, deadline: float) -> None:
         wanted = self.context.memory_table(self._view.id).version
-        while not self._stopping and (self._written is None or self._written < wanted):
+        while not (self._stopping or self._has_ended) and (self._written is None or self._written < wanted):
             self.board.raise_if_dead()
+            self.pace.hurry()
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")
             self._wake.set()
@@ -94,7 +102,7 @@ class OutgoingChanges(Runner):
 
     def _run(self) -> None:
         attempts = 0
-        while not self._stopping and not self.context.closing.is_set():
+        while not (self._stopping or self._has_ended or self.context.closing.is_set()):
             self._wake.clear()
             pause = _LOOK_SECONDS
             try:
@@ -116,15 +124,22 @@ class OutgoingChanges(Runner):
 
     def _catch_up(self) -> None:
         """Write what the view has become since the last batch; the one that a crash has left unfinished first."""
-        while not self._stopping:
-            at = self._intended()
-            if at is None:
-                at = self._intend()
-            if at is None:
-                break
+        while not self._stopping and (at := self._next()) is not None:
             self._write(at)
         if self.board.state is not State.READY:
-            self.board.become(State.READY)
+            self.board.become(State.READY, TOOK_WHAT_WAS_THERE if self.pace.once else "")
+
+    def _next(self) -> int | None:
+        """Up to where the next batch goes; None when nothing is new, or the trigger lets nothing more be taken now."""
+        at = self._intended()
+        if at is not None or self.pace.rests:
+            return at
+        if not (self.pace.once and self._looked):
+            at = self._intend()
+            self._looked = True
+            self.pace.looked(found=at is not None)
+        self._has_ended = self.pace.once and at is None
+        return at
 
     def _intended(self) -> int | None:
         """Up to where the batch goes that was begun and is not known to be written."""

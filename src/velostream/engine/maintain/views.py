@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import pyarrow as pa
 
 from velostream.engine.catalog import planned_columns
+from velostream.engine.maintain.numbering import Numberings
 from velostream.engine.measuring import Stage
 from velostream.engine.query import Runner
 from velostream.engine.relations import query_error
 from velostream.engine.status import State
+from velostream.engine.trigger import TOOK_WHAT_WAS_THERE, Pace
 from velostream.errors import TableError, VelostreamError
 from velostream.model.change import Epoch, JsonValue, Write, signed
 from velostream.model.retry import RetryPolicy
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     from velostream.tables.memory.growable import Integers
     from velostream.tables.memory.snapshot import MemorySnapshot
 
+_LOOK_SECONDS = 0.5
+"""How long the loop rests at most, which is how gates and what failed are watched."""
+_DRAIN_SECONDS = 30.0
+"""So long a view that is triggered once asks at a time whether its sources were taken in, before it looks around."""
 _AT_ONCE = 2
 """Views brought along at the same time; where they compute in Spark or Arrow, these use more cores by themselves."""
 _QUICK_SECONDS = 0.0025
@@ -50,6 +56,7 @@ class Wave:
         self._context = context
         self._number = number
         self._maintained = maintained
+        self.numberings = Numberings()
         self._changes: dict[tuple[str, int, int], pa.Table] = {}
         self._reading = threading.Lock()
 
@@ -69,9 +76,8 @@ class Wave:
         place = (entry.id, since, until)
         with self._reading:
             if place not in self._changes:
-                rows = self._context.memory_table(entry.id).changes(since, self.number_of(entry)).arrow
-                self._changes[place] = as_planned(rows, entry)
-            return self._changes[place]
+                self._changes[place] = self._context.memory_table(entry.id).changes(since, self.number_of(entry)).arrow
+            return as_planned(self._changes[place], entry)
 
 
 class FoundRows(Protocol):
@@ -166,6 +172,10 @@ class ViewRunner(Runner):
         self._maintenance = maintenance
         self._loop = loop
         self._gate = gate
+        self.pace = Pace()
+        self.first: Sequence[Callable[[], Runner | None]] = ()
+        """Give what takes in what is there before the view does, of one that is triggered once."""
+        self._has_ended = False
         known = context.sequence.writer(entry.id)
         self._number = -1 if known is None else known.epoch
         same = known is not None and known.position.get("plan", "") == maintenance.fingerprint
@@ -180,19 +190,36 @@ class ViewRunner(Runner):
         self._retry = RetryPolicy.while_running()
         self._stopped = False
 
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
+
     def start(self) -> None:
-        self._stopped = False
+        self._stopped = self._has_ended = False
         self.board.become(State.LOADING)
+        if self.first:
+            threading.Thread(target=self._begin_after_others, name=f"once {self.entry.name}", daemon=True).start()
+        else:
+            self._loop.add(self)
+
+    def _begin_after_others(self) -> None:
+        for find in self.first:
+            while not self._stopped and not _is_drained(find):
+                pass
         self._loop.add(self)
 
     def stop(self) -> None:
-        self._loop.remove(self)
         self._stopped = True
+        self._loop.remove(self)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
 
     def drain(self, deadline: float) -> None:
         wanted = {entry.id: self.context.table(entry.id).version for entry in self.inputs.values()}
         while not all(self.reflects.get(entry_id, -1) >= version for entry_id, version in wanted.items()):
-            if self._stopped:
+            if self._stopped or self._has_ended:
                 return
             self.board.raise_if_dead()
             failure = self.board.failure
@@ -201,6 +228,7 @@ class ViewRunner(Runner):
                 raise failure
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")
+            self.pace.hurry()
             self._loop.wake()
             self.board.wait_for_news(0.1)
 
@@ -280,8 +308,9 @@ class ViewRunner(Runner):
         """The view reflects its inputs; whatever trouble there was is over."""
         self._failed_at = {}
         self._attempts = 0
+        self._has_ended = self.pace.once
         if self.board.state is not State.READY:
-            self.board.become(State.READY)
+            self.board.become(State.READY, TOOK_WHAT_WAS_THERE if self.pace.once else "")
 
     def _part(self, writes: Sequence[tuple[Table, Write]], at: Mapping[str, int]) -> Part:
         epoch = Epoch(self.entry.id, self._number + 1)
@@ -305,6 +334,7 @@ class ViewRunner(Runner):
             self.board.become(state, error.message, error=error)
             return
         self._attempts += 1
+        self.pace.hurry()
         delay = self._retry.delay(self._attempts)
         self._retry_at = time.monotonic() + delay.total_seconds()
         self.board.retrying(error, attempts=self._attempts, delay=delay)
@@ -326,7 +356,10 @@ class MaintenanceLoop:
         """Commits are listened to once there is a view: hearing of every one of them costs what a small one does."""
 
     def add(self, runner: ViewRunner) -> None:
+        """Keep a view up to date from now on, unless it was stopped meanwhile."""
         with self._lock:
+            if runner.is_stopped:
+                return
             self._runners[runner.entry.id] = runner
             if self._thread is None:
                 self._unsubscribe = self._context.sequence.listen(self._on_commit)
@@ -336,7 +369,8 @@ class MaintenanceLoop:
 
     def remove(self, runner: ViewRunner) -> None:
         with self._lock:
-            self._runners.pop(runner.entry.id, None)
+            if self._runners.get(runner.entry.id) is runner:
+                del self._runners[runner.entry.id]
 
     def wake(self) -> None:
         self._wake.set()
@@ -360,8 +394,9 @@ class MaintenanceLoop:
             self._wake.set()
 
     def _run(self) -> None:
+        pause = _LOOK_SECONDS
         while not self._context.closing.is_set():
-            self._wake.wait(0.5)
+            self._wake.wait(pause)
             self._wake.clear()
             with self._lock:
                 order = self._order()
@@ -372,6 +407,10 @@ class MaintenanceLoop:
                         failure = query_error(error, "the views over tables could not be brought along")
                         for runner in self._runners.values():
                             runner.failed(None, failure)
+                self._runners = {key: runner for key, runner in self._runners.items() if not runner.has_ended}
+                rests = (runner.pace.seconds_left for runner in self._runners.values())
+                pause = min((left for left in rests if left), default=_LOOK_SECONDS)
+                pause = min(pause, _LOOK_SECONDS)
 
     def _order(self) -> list[list[ViewRunner]]:
         """All views, inputs before readers: those of one list read only what stands before it."""
@@ -398,6 +437,7 @@ class MaintenanceLoop:
         with self._context.sequence.pin() as pin:
             wave = Wave(self._context, pin.sequence, frozenset(self._runners))
             behind: frozenset[str] = frozenset()
+            _hurry_for_new(order)
             for runners in order:
                 behind |= self._left_behind(runners, wave, behind)
 
@@ -439,6 +479,10 @@ class MaintenanceLoop:
                 if runner.reflects != at:
                     return None
                 runner.caught_up()
+            elif runner.pace.rests:
+                return None
+            else:
+                runner.pace.looked(found=True)
             return _Move(runner, at, is_due)
         except Exception as error:  # noqa: BLE001 - one view's trouble must not stop the others
             runner.failed(None, _not_refreshed(runner, error))
@@ -505,6 +549,32 @@ class _Move:
 
 def _not_refreshed(runner: ViewRunner, error: Exception) -> VelostreamError:
     return query_error(error, f'view "{runner.entry.name}" could not be refreshed')
+
+
+def _is_drained(find: Callable[[], Runner | None]) -> bool:
+    """Whether who is found has taken in what was there a moment ago, or can't; somebody else may take its place."""
+    runner = find()
+    if runner is None:
+        time.sleep(0.1)
+        return False
+    try:
+        runner.drain(time.monotonic() + _DRAIN_SECONDS)
+    except VelostreamError:
+        # The gate tells of those that have never been ready.
+        return runner.board.state is State.FAILED
+    return find() is runner
+
+
+def _hurry_for_new(order: Sequence[Sequence[ViewRunner]]) -> None:
+    """Views that have never been computed wait for nobody's rest."""
+    wanted: set[str] = set()
+    for runners in reversed(order):
+        for runner in runners:
+            is_wanted = runner.entry.id in wanted
+            if is_wanted:
+                runner.pace.hurry()
+            if is_wanted or (not runner.reflects and runner.board.state is State.LOADING):
+                wanted |= {entry.id for entry in runner.inputs.values()}
 
 
 def as_planned(rows: pa.Table, entry: Entry) -> pa.Table:

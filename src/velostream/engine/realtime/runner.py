@@ -195,12 +195,12 @@ class RealtimeRunner(Runner):
         while not self._ending:
             news = running.news(_NEWS_SECONDS)
             if news is not None:
-                self._hear(running, news)
+                self._hear(news)
             if time.monotonic() >= look_at:
                 self._look_at_brokers(running)
                 look_at = time.monotonic() + _LOOK_AT_BROKERS_SECONDS
 
-    def _hear(self, running: _Process, news: Mapping[str, Any]) -> None:
+    def _hear(self, news: Mapping[str, Any]) -> None:
         match news["word"]:
             case Word.STARTED:
                 self._is_running = True
