@@ -14,8 +14,9 @@ from velostream.cli.splitting import split_script
 ROOT = Path(__file__).parent.parent.parent
 
 
-def session() -> str:
-    blocks = re.findall(r"^```sql\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def block(language: str) -> str:
+    """The only block of code in a language."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 1
     return blocks[0]
 
@@ -23,7 +24,7 @@ def session() -> str:
 @pytest.mark.usefixtures("spark_kept")
 def test_the_session_of_the_readme(monkeypatch):
     monkeypatch.chdir(ROOT)
-    text = session()
+    text = block("sql")
     expected = re.findall(r"^-- (.+)$", text, re.MULTILINE)
     shown = []
     with velostream.connect() as connection:
@@ -35,6 +36,14 @@ def test_the_session_of_the_readme(monkeypatch):
                 shown += [" | ".join(map(text_of, row)) for row in result]
     assert shown == expected
     assert len(expected) == 2
+
+
+@pytest.mark.usefixtures("spark_kept")
+def test_the_python_of_the_readme(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.sql").write_text(block("sql").replace("./examples", str(ROOT / "examples")))
+    exec(compile(block("python"), "README.md", "exec"), {})
+    assert capsys.readouterr().out == "3.70\n"
 
 
 def test_the_readme_fits_a_screen():

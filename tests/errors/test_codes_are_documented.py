@@ -64,7 +64,9 @@ self._warn("text", code="f")
 
 def test_every_code_has_an_entry():
     codes = set().union(*(codes_in(path.read_text()) for path in (ROOT / "src").rglob("*.py")))
-    documented = set(re.findall(r"^### `([^`]+)`", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
+    entries = re.findall(r"^### `([^`]+)`", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    documented = set(entries)
+    assert len(documented) == len(entries), "codes with two entries"
     assert codes - documented == set(), "codes without an entry"
     assert documented - codes == set(), "entries without a code"
 
