@@ -145,7 +145,11 @@ class SpooledSource(Source):
         source, bad = self._source, list[BadRecord]()
         schema = source.schema()
         if schema is None:
-            raise SourceError(f'"{self.spec.shown}" has records and no columns', code="no-columns")
+            raise SourceError(
+                f'"{self.spec.shown}" has records and no columns',
+                hint="a source's schema() may be None only while it has nothing to read",
+                code="no-columns",
+            )
         parts = source.partitions(start, end)
         batches = [batch for part in parts for batch in source.read(part, schema, bad.append)]
         told = [[base64.b64encode(one.raw).decode(), one.position, one.reason] for one in bad]
