@@ -208,7 +208,7 @@ def test_a_copy_and_other_statements_are_one_reading_while_they_have_the_same_co
             assert len(rows_of(connection, "copy")[1]) == sum(n for _, n in rows_of(connection, "counts")[1])
             folds = [entry for entry in connection._context.catalog if entry.kind is EntryKind.SOURCE]
             assert len(folds) == folded
-            assert len(connection._launcher._ingests) == (0 if folded else readings)
+            assert len(connection._launcher.running.ingests) == (0 if folded else readings)
 
 
 def test_who_stays_goes_on_though_the_source_could_not_be_opened_anew_at_once():
@@ -218,7 +218,7 @@ def test_who_stays_goes_on_though_the_source_could_not_be_opened_anew_at_once():
         connection.execute("CREATE TABLE copy AS SELECT * FROM memory://feed")
         connection.execute("CREATE TABLE counts AS SELECT COUNT(*) AS n FROM memory://feed")
         assert rows_of(connection, "counts")[1] == [(1,)]
-        (ingest,) = connection._launcher._ingests
+        (ingest,) = connection._launcher.running.ingests
         opened, troubles = ingest._open, [SourceError("nobody there", category=Category.NETWORK)]
 
         def open_at_second_try(spec):
@@ -376,7 +376,7 @@ def test_only_tables_that_grow_have_readers_with_columns_of_their_own(tmp_path):
 
 
 def test_nothing_is_started_any_more_by_a_connection_that_closes(monkeypatch):
-    starting, launcher_closes = threading.Event(), threading.Event()
+    starting, running_closes = threading.Event(), threading.Event()
     started, left = [], []
     connection = velostream.connect()
     try:
@@ -385,23 +385,23 @@ def test_nothing_is_started_any_more_by_a_connection_that_closes(monkeypatch):
         for name in ("first", "second"):
             connection.execute(f"CREATE TABLE {name} AS SELECT * FROM memory://feed WITH ('schema.evolution' = 'add')")
             connection.drain(name, timeout=60)
-        supervisor, launcher = connection._supervisor, connection._launcher
-        start, close = supervisor.start, launcher.close
+        supervisor, running = connection._supervisor, connection._launcher.running
+        start, close = supervisor.start, running.close
 
         def start_slowly(entry):
             started.append(entry.name)
             starting.set()
             connection._context.closing.wait(60)
-            launcher_closes.wait(1)
+            running_closes.wait(1)
             start(entry)
 
         def note_and_close():
             left.extend(one.name for one in threading.enumerate() if one.name == "further columns")
-            launcher_closes.set()
+            running_closes.set()
             close()
 
         monkeypatch.setattr(supervisor, "start", start_slowly)
-        monkeypatch.setattr(launcher, "close", note_and_close)
+        monkeypatch.setattr(running, "close", note_and_close)
         feed.append([{"id": 2, "late": 2}])
         assert starting.wait(60)
     finally:

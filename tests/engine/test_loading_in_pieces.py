@@ -188,11 +188,11 @@ def test_a_load_that_was_paused_between_pieces_is_not_ready(tmp_path, file, monk
 
         def stop(_directory: Path, point: str) -> None:
             if point == "once.after-commit":
-                connection._launcher.runners[connection._entry("t").id]._stopping.set()
+                connection._launcher.running.runners[connection._entry("t").id]._stopping.set()
 
         monkeypatch.setattr(EngineContext, "at_crash_point", staticmethod(stop))
         connection.execute(f"CREATE TABLE t {IN_PIECES} AS SELECT n FROM '{file}'")
-        connection._launcher.runners[connection._entry("t").id]._thread.join(60)
+        connection._launcher.running.runners[connection._entry("t").id]._thread.join(60)
         connection.execute("PAUSE QUERY t")
         assert len(connection.table("t")) == 64
     monkeypatch.setattr(EngineContext, "at_crash_point", None)
@@ -235,7 +235,7 @@ def test_a_load_that_goes_on_when_it_is_paused_leaves_the_next_one_alone(connect
     connection.wait("t", timeout=60)
     assert sorted(connection.execute("SELECT n FROM t")) == [(number,) for number in range(ROWS)]
     assert len(commits) == -(-ROWS // 64)
-    connection._launcher.runners[connection._entry("t").id]._thread.join(60)
+    connection._launcher.running.runners[connection._entry("t").id]._thread.join(60)
     assert not list((connection._context.directory.path / LOADS).iterdir())
 
 
@@ -245,7 +245,7 @@ def test_nobody_waits_for_a_load_that_is_stopped(action, connection, file, held)
     assert held.arrived.wait(60)
     waiting = threading.Thread(target=connection.drain, args=["t"], kwargs={"timeout": None}, daemon=True)
     waiting.start()
-    runner = connection._launcher.runners[connection._entry("t").id]
+    runner = connection._launcher.running.runners[connection._entry("t").id]
     with pytest.raises(WaitTimeoutError, match="did not become ready in time"):
         runner.drain(0.0)
     connection.execute(action)
@@ -261,12 +261,12 @@ def test_nothing_is_committed_once_a_load_is_stopped(
 ):
     def stop(_directory: Path, point: str) -> None:
         if point == "once.before-commit":
-            connection._launcher.runners[connection._entry("t").id]._stopping.set()
+            connection._launcher.running.runners[connection._entry("t").id]._stopping.set()
 
     monkeypatch.setattr(EngineContext, "at_crash_point", staticmethod(stop))
     store = f"WITH ('extension' = 'sqlite', 'url' = 'sqlite:///{tmp_path}/t.db')" if is_in_store else ""
     connection.execute(f"CREATE TABLE t {store} AS SELECT id, n FROM '{file}' WHERE {condition}")
-    connection._launcher.runners[connection._entry("t").id]._thread.join(60)
+    connection._launcher.running.runners[connection._entry("t").id]._thread.join(60)
     assert commits == []
     assert connection._context.sequence.writer(connection._entry("t").id) is None
     assert not connection._context.board(connection._entry("t")).was_ready
@@ -278,11 +278,11 @@ def test_nothing_is_committed_when_a_store_is_back_after_the_load_was_stopped(co
     def away(*parts):
         tried.append(parts)
         board = connection._context.board(connection._entry("t"))
-        stop = connection._launcher.runners[connection._entry("t").id]._stopping.set
+        stop = connection._launcher.running.runners[connection._entry("t").id]._stopping.set
         monkeypatch.setattr(board, "retrying", lambda *_given, **_named: stop())
         raise StoreError("it is away", category=Category.NETWORK)
 
     monkeypatch.setattr(connection._context, "commit", away)
     connection.execute(f"CREATE TABLE t AS SELECT n FROM '{file}'")
-    connection._launcher.runners[connection._entry("t").id]._thread.join(60)
+    connection._launcher.running.runners[connection._entry("t").id]._thread.join(60)
     assert len(tried) == 1

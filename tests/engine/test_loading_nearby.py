@@ -224,12 +224,12 @@ def test_nothing_is_left_of_a_load_that_is_given_up(lines, breaking, in_many_par
 def test_a_load_that_is_stopped_ends_its_threads(lines, monkeypatch, in_many_parts):
     def stop(_directory: Path, point: str) -> None:
         if point == "once.after-commit":
-            connection._launcher.runners[connection._entry("t").id]._stopping.set()
+            connection._launcher.running.runners[connection._entry("t").id]._stopping.set()
 
     with velostream.connect() as connection:
         monkeypatch.setattr(EngineContext, "at_crash_point", staticmethod(stop))
         connection.execute(f"CREATE TABLE t WITH ('max.rows.per.trigger' = '64') AS SELECT n FROM '{lines}'")
-        runner = connection._launcher.runners[connection._entry("t").id]
+        runner = connection._launcher.running.runners[connection._entry("t").id]
         runner._thread.join(60)
         assert len(connection.table("t")) == 64
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("reading")]

@@ -75,7 +75,7 @@ def is_gone(process):
 
 
 def runner_of(connection):
-    (runner,) = [one for one in connection._launcher.runners.values() if hasattr(one, "processes")]
+    (runner,) = [one for one in connection._launcher.running.runners.values() if hasattr(one, "processes")]
     return runner
 
 
@@ -255,7 +255,7 @@ if len(sys.argv) > 3:
         f"INSERT INTO {sys.argv[3]} SELECT id FROM {sys.argv[2]} WITH ('trigger' = 'realtime', 'bad.records' = 'skip')"
     )
 connection.wait("insert_into_kafka_1", timeout=120)
-(runner,) = [one for one in connection._launcher.runners.values() if hasattr(one, "processes")]
+(runner,) = [one for one in connection._launcher.running.runners.values() if hasattr(one, "processes")]
 print(*runner.processes, flush=True)
 sys.stdin.read()
 """

@@ -379,7 +379,7 @@ def test_a_view_that_was_stopped_while_it_waited_for_its_sources_takes_nobodys_p
     connection.execute("RESUME QUERY t")
     until(lambda: len(waiting) == 2)
     first, second = waiting.values()
-    loop = connection._launcher.loop
+    loop = connection._launcher.running.loop
     with loop._lock:
         second.set()
         first.set()

@@ -95,6 +95,14 @@ class BoundInput:
         spec = present(self.spec)
         return spec.adding() if self.grows else spec
 
+    @property
+    def readings(self) -> Sequence[SourceSpec]:
+        """The source as it is to be read, and as others may do with whom that can be shared: those get columns that
+        come later, or have them left out.
+        """
+        spec = self.reading
+        return [spec, spec.adding(), spec.ignoring()] if self.may_grow and not self.grows else [spec]
+
 
 @dataclass(frozen=True)
 class BoundQuery:

@@ -202,7 +202,7 @@ class Connection:
             feed = self._feeds.get(name)
             if feed is None:
                 spool = Spool(self._book.memory_folder(name), durable=self._directory.durable)
-                feed = self._feeds[name] = MemoryFeed(name, spool, self._launcher.wake)
+                feed = self._feeds[name] = MemoryFeed(name, spool, self._launcher.running.wake)
             return feed
 
     def tables(self) -> list[str]:
@@ -253,18 +253,18 @@ class Connection:
     def _drain(self, entry: Entry, deadline: float) -> None:
         board = self._context.board(entry)
         while True:
-            while entry.is_query and entry.id not in self._launcher.runners:
+            while entry.is_query and entry.id not in self._launcher.running.runners:
                 if self._is_at_rest(entry):
                     return
                 board.raise_if_dead()
                 if time.monotonic() > deadline:
                     raise board.timed_out("did not start in time")
                 board.wait_for_news(0.1)
-            runner = self._launcher.runners.get(entry.id)
+            runner = self._launcher.running.runners.get(entry.id)
             if runner is not None:
                 board.raise_if_dead()
                 runner.drain(deadline)
-            if self._launcher.runners.get(entry.id) is runner:
+            if self._launcher.running.runners.get(entry.id) is runner:
                 return
             # Another one has taken its place meanwhile.
 
@@ -300,7 +300,7 @@ class Connection:
         what other programs write within the table's `poll.interval`.
         """
         self._check_open()
-        entry = self._launcher.follow(self._entry(name), time.monotonic() + _FIRST_READING_SECONDS)
+        entry = self._launcher.hidden.follow(self._entry(name), time.monotonic() + _FIRST_READING_SECONDS)
 
         def alive() -> bool:
             return not self._closed and self._context.catalog.by_id(entry.id) is not None
@@ -355,7 +355,7 @@ class Connection:
         if self._resuming is not None:
             self._resuming.join(timeout=60)
         self._growing.close()
-        self._launcher.close()
+        self._launcher.running.close()
         self._context.relations.close()
         self._context.replicas.close()
         self._context.spark.stop()

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
     from velostream.engine.definitions import Definitions
     from velostream.engine.dml import Evaluate
-    from velostream.engine.launch import Launcher, PushedRows
+    from velostream.engine.launch import Launcher
+    from velostream.engine.pushing import PushedRows
     from velostream.engine.supervisor import Supervisor
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None

@@ -6,9 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from velostream.engine.status import State, StatusBoard
 from velostream.errors import WaitTimeoutError
+
+if TYPE_CHECKING:
+    from velostream.model.options import Options
 
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 
@@ -19,6 +23,11 @@ class GatePolicy:
 
     timeout: timedelta = DEFAULT_TIMEOUT
     start_on_timeout: bool = False
+
+    @classmethod
+    def of(cls, options: Options) -> GatePolicy:
+        timeout = options.duration("table.wait.timeout") or timedelta(0)
+        return cls(timeout, start_on_timeout=options.text("table.wait.on.timeout") == "start")
 
 
 class Gate:

@@ -84,7 +84,7 @@ class Growing:
                 catalog.swap((*views, *folds), *grown)
                 self._context.crash_point("growing.after-catalog")
                 for fold in grown[len(views) :]:
-                    self._launcher.widen(fold)
+                    self._launcher.hidden.widen(fold)
                 for view in grown:
                     if self._context.closing.is_set():
                         return

@@ -11,8 +11,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.gate import GatePolicy
 from velostream.engine.grouping import grouping_of
-from velostream.engine.launch import gate_policy
 from velostream.engine.maintain.mirror import MirrorRunner
 from velostream.engine.maintain.once import OnceRunner
 from velostream.engine.maintain.views import ViewRunner
@@ -192,7 +192,7 @@ class Puller:
     def wait_for_inputs(self, plan: QueryPlan, options: tuple[st.OptionValue, ...]) -> None:
         """The gate of a pull query: every table it reads has loaded."""
         follows = any(one.target.kind is RelationKind.STREAM for one in plan.inputs)
-        deadline = time.monotonic() + gate_policy(query_options(options, realtime=follows)).timeout.total_seconds()
+        deadline = time.monotonic() + GatePolicy.of(query_options(options, realtime=follows)).timeout.total_seconds()
         for one in plan.inputs:
             entry = self._context.catalog.find(one.target.name) if one.source is None else None
             if entry is not None and entry.is_table:
@@ -210,7 +210,7 @@ class Puller:
         }
         moved = False
         for upstream in self._context.catalog.upstream(entry):
-            runner = self._launcher.runners.get(upstream.id)
+            runner = self._launcher.running.runners.get(upstream.id)
             if isinstance(runner, MirrorRunner):
                 runner.catch_up()
             if isinstance(runner, MirrorRunner | OnceRunner):

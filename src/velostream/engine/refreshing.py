@@ -44,7 +44,7 @@ class Refresher:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         if entry.kind is EntryKind.TABLE and not any(entry.id in other.writes for other in self._context.catalog):
             return
-        runner = self._launcher.runners.get(entry.id)
+        runner = self._launcher.running.runners.get(entry.id)
         if not isinstance(runner, ViewRunner | OnceRunner) or (isinstance(runner, ViewRunner) and runner.forgets):
             self._refuse(entry, is_running=runner is not None)
         if isinstance(runner, ViewRunner) and runner.has_ended:
@@ -54,7 +54,7 @@ class Refresher:
             self._read_again(entry)
             return
         for one in self._context.catalog.upstream(entry):
-            running = self._launcher.runners.get(one.id)
+            running = self._launcher.running.runners.get(one.id)
             if isinstance(running, MirrorRunner):
                 running.catch_up()
             elif isinstance(running, FoldRunner) or (isinstance(running, ViewRunner) and running.forgets):

@@ -221,7 +221,7 @@ class Supervisor:
 
     def start(self, entry: Entry) -> None:
         """Start a query of the catalog; trouble shows on its board and disturbs nobody else."""
-        if entry.id in self._launcher.runners or entry.kind in HIDDEN or not entry.is_query:
+        if entry.id in self._launcher.running.runners or entry.kind in HIDDEN or not entry.is_query:
             return
         trouble = self._try(entry, float("inf"))
         if trouble is not None:
@@ -320,7 +320,7 @@ class Supervisor:
     def _goes_on(self, entry: Entry) -> bool:
         """Whether something runs for an entry, and has not ended by itself."""
         parts = (entry, self._context.catalog.hidden(EntryKind.GROUPS, entry.id))
-        runners = [self._launcher.runners.get(part.id) for part in parts if part is not None]
+        runners = [self._launcher.running.runners.get(part.id) for part in parts if part is not None]
         return runners[0] is not None and not any(runner is not None and runner.has_ended for runner in runners)
 
     def restart_users(self, function: str) -> None:
@@ -332,15 +332,15 @@ class Supervisor:
     def halt(self, entry: Entry) -> None:
         """End what runs for an entry; it may be started again."""
         self._waiting.remove(entry.id)
-        self._launcher.stop(entry)
+        self._launcher.running.stop(entry)
         groups = self._context.catalog.hidden(EntryKind.GROUPS, entry.id)
         if groups is not None:
-            self._launcher.stop(groups)
+            self._launcher.running.stop(groups)
 
     def suspend(self, entry: Entry) -> None:
         """End what runs for an entry that is started again at once, and goes on where it was."""
         self._waiting.remove(entry.id)
-        self._launcher.suspend(entry)
+        self._launcher.running.suspend(entry)
 
     def remove(self, entries: Sequence[Entry]) -> list[StoreError]:
         """Stop entries and forget them: first in the catalog, then their rows, positions and files.
@@ -370,7 +370,7 @@ class Supervisor:
         while unused := [entry for entry in self._context.catalog if self._is_unused(entry)]:
             for entry in unused:
                 # One after the other: the last that uses something elsewhere gives it back.
-                self._launcher.discard(entry)
+                self._launcher.running.discard(entry)
                 gone = self.with_groups([entry])
                 self._context.catalog.remove(*(one.id for one in gone))
                 for one in gone:

@@ -188,7 +188,7 @@ class TableWriter:
         sink = self._launcher.book.open_sink(sink_name, statement.options, bound.schema)
         sink.write(rows, epoch or Epoch(uuid.uuid4().hex, 0))
         sink.close()
-        self._launcher.wake()
+        self._launcher.running.wake()
         return Result.affected(rows.num_rows)
 
     def _merge(self, statement: st.Merge, parameters: Parameters | None, transaction: Transaction | None) -> Result:
