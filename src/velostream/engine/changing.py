@@ -17,10 +17,10 @@ import pyarrow as pa
 from velostream.engine.assignment import assign_columns
 from velostream.engine.binding import BoundQuery, NoSchemaYetError
 from velostream.engine.catalog import Entry, EntryKind
+from velostream.engine.consumer import Batch, Outcome
 from velostream.engine.consumers import RepeatingConsumer
 from velostream.engine.declared import split_off_nulls
 from velostream.engine.draft import DraftTable
-from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.merge_rows import MergeChange
 from velostream.engine.missing import MissingRowsWatch
 from velostream.engine.pairs import ComputePairs, PairChange

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from velostream.engine.consumer import Batch, Consumer, Intent, Outcome
 from velostream.engine.declared import split_off_nulls
-from velostream.engine.ingest import Batch, Consumer, Ingest, Intent, Outcome
+from velostream.engine.ingest import Ingest
 from velostream.engine.missing import MissingRowsError, MissingRowsWatch
 from velostream.engine.query import BatchTransformation, Runner
 from velostream.engine.staging import Gathered, gather

@@ -27,7 +27,7 @@ from velostream.sql.plan import RelationKind
 if TYPE_CHECKING:
     from velostream.engine.binding import BoundInput, BoundQuery
     from velostream.engine.context import EngineContext
-    from velostream.engine.maintain.views import Maintenance
+    from velostream.engine.maintain.base import Maintenance
     from velostream.engine.running import Running
     from velostream.engine.sourcing import SourceBook
     from velostream.model.options import Options

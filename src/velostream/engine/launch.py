@@ -13,6 +13,7 @@ import pyarrow as pa
 from velostream.engine.binding import MAINTAIN, Binder, BoundInput, BoundQuery
 from velostream.engine.catalog import HIDDEN, Entry, EntryKind
 from velostream.engine.changing import ChangeConsumer, ChangePlanner, StreamChange, options_of
+from velostream.engine.consumer import Consumer
 from velostream.engine.consumers import (
     IngestRunner,
     SinkConsumer,
@@ -22,7 +23,6 @@ from velostream.engine.consumers import (
 from velostream.engine.context import EngineContext
 from velostream.engine.gate import Gate, GatePolicy
 from velostream.engine.hidden import HiddenTables
-from velostream.engine.ingest import Consumer
 from velostream.engine.maintain.aggregate import AggregateRunner, FeedConsumer, FeedFolder
 from velostream.engine.maintain.groups import GroupTables
 from velostream.engine.maintain.once import BoundedInput, OnceRunner

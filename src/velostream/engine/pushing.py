@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from velostream.engine.consumer import Batch, Outcome
 from velostream.engine.consumers import TransformingConsumer
-from velostream.engine.ingest import Batch, Outcome
 from velostream.tables.memory.sequence import Part
 
 if TYPE_CHECKING:

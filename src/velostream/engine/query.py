@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from velostream.engine.catalog import Entry
+    from velostream.engine.consumer import Batch
     from velostream.engine.context import EngineContext
-    from velostream.engine.ingest import Batch
     from velostream.engine.measuring import Measurements
     from velostream.sql.plan import Lookup, MapPlan
     from velostream.tables.memory.sequence import Part

@@ -15,9 +15,9 @@ from velostream.engine.status import State
 if TYPE_CHECKING:
     from velostream.engine.binding import BoundInput
     from velostream.engine.catalog import Entry
+    from velostream.engine.consumer import Consumer
     from velostream.engine.context import EngineContext
-    from velostream.engine.ingest import Consumer
-    from velostream.engine.maintain.views import Maintenance
+    from velostream.engine.maintain.base import Maintenance
     from velostream.engine.query import Runner
     from velostream.engine.sourcing import SourceBook
     from velostream.model.options import Options

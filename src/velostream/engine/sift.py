@@ -14,7 +14,7 @@ from velostream.sources.base import BadRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from velostream.engine.ingest import Batch
+    from velostream.engine.consumer import Batch
 
 MOST_GUILTY = 64
 """A batch with more bad rows than this is no accident: the statement fails."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from velostream.engine.ingest import Ingest, Intent
+from velostream.engine.consumer import Intent
+from velostream.engine.ingest import Ingest
 from velostream.engine.trigger import Pace
 
 

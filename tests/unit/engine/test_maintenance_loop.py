@@ -10,7 +10,8 @@ import pytest
 
 import velostream
 from velostream.engine.gate import Gate, GatePolicy
-from velostream.engine.maintain.views import Maintenance, MaintenanceLoop, ViewRunner
+from velostream.engine.maintain.base import Maintenance
+from velostream.engine.maintain.views import MaintenanceLoop, ViewRunner
 from velostream.engine.status import State
 from velostream.model.change import Mode, Write
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from velostream.engine.consumer import Batch, Outcome
 from velostream.engine.consumers import TransformingConsumer
 from velostream.engine.directory import sync, write_atomically
-from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.query import Runner
 from velostream.engine.relations import arrow_result, query_error, run_sql, spark_errors, spark_schema
 from velostream.engine.status import State

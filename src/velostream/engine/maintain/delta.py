@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from velostream.engine.binding import MAINTAIN
+from velostream.engine.maintain.base import Maintenance, Movement
 from velostream.engine.maintain.delta_partitions import partitioned_delta
 from velostream.engine.maintain.delta_rows import DrivenRows, LinearRows, RowSource
 from velostream.engine.maintain.delta_top import Top, TopRows
 from velostream.engine.maintain.expiring import Expiring
 from velostream.engine.maintain.groups import GroupTables, Writes
 from velostream.engine.maintain.partials import PartialState
-from velostream.engine.maintain.views import Maintenance, Movement
 from velostream.errors import present
 from velostream.model.change import CHANGE, Mode, Write
 from velostream.model.schema import Schema

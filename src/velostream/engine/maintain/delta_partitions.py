@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from velostream.engine.maintain.base import FoundRows, Maintenance, Movement, as_planned
 from velostream.engine.maintain.delta_rows import fingerprint_of, is_too_much, net, rows_with
 from velostream.engine.maintain.refresh import Refresh
 from velostream.engine.maintain.steps import difference, of_sign
-from velostream.engine.maintain.views import FoundRows, Maintenance, Movement, as_planned
 from velostream.model.change import Mode, Write, signed
 from velostream.model.schema import Schema
 from velostream.tables.base import Table

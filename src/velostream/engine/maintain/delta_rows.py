@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from velostream.engine.maintain.base import FoundRows, Movement, as_planned
 from velostream.engine.maintain.delta_joined import JoinedRows
 from velostream.engine.maintain.steps import StepRunner, changes_of, difference, is_empty, of_sign
-from velostream.engine.maintain.views import FoundRows, Movement, as_planned
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.errors import UnsupportedError
 from velostream.model.change import signed

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from velostream.engine.maintain.base import Maintenance, Movement
 from velostream.engine.maintain.steps import of_sign
-from velostream.engine.maintain.views import Maintenance, Movement
 from velostream.engine.passthrough import sorted_rows
 from velostream.model.change import CHANGE, Mode, Write
 from velostream.model.schema import Schema

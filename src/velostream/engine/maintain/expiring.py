@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velostream.engine.maintain.base import FoundRows, Maintenance, Movement
 from velostream.engine.maintain.steps import of_sign
-from velostream.engine.maintain.views import FoundRows, Maintenance, Movement
 from velostream.errors import StateError, present
 from velostream.model.change import ORIGIN, Mode, Write, signed
 from velostream.tables.memory.growable import Integers, Mask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from velostream.engine.maintain.views import Maintenance, Movement
+from velostream.engine.maintain.base import Maintenance, Movement
 from velostream.engine.relations import arrow_result, run_sql
 from velostream.model.change import Mode, Write
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from velostream.engine.consumer import Batch, Outcome
 from velostream.engine.consumers import TransformingConsumer
-from velostream.engine.ingest import Batch, Outcome
 from velostream.engine.maintain.groups import GroupTables
 from velostream.engine.maintain.steps import StepRunner
 from velostream.engine.relations import arrow_result, quoted

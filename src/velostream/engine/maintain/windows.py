@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from velostream.engine.catalog import Entry
+    from velostream.engine.consumer import Batch
     from velostream.engine.context import EngineContext
-    from velostream.engine.ingest import Batch
     from velostream.sources.base import Offset
     from velostream.sql.plan import WindowState
     from velostream.tables.base import Table
