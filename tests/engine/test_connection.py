@@ -395,6 +395,25 @@ def test_trouble_of_what_a_view_stands_on_is_the_views(tmp_path, connection, eve
     assert rows(connection, "SELECT * FROM users") == [(1, "ann"), (2, "ben")]
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_what_an_input_has_repaired_since_is_no_trouble_any_more(connection, loaded):
+    connection.execute("CREATE TABLE t (id INT PRIMARY KEY, k STRING, b BIGINT)")
+    connection.execute("INSERT INTO t VALUES (1, 'a', 9223372036854775807)")
+    if not loaded:
+        connection.execute("INSERT INTO t VALUES (2, 'a', 6)")
+    connection.execute("CREATE TABLE sums AS SELECT k, SUM(b) AS total FROM t GROUP BY k")
+    if loaded:
+        connection.drain("sums", timeout=60)
+    for number in range(6, 16):
+        if loaded or number > 6:
+            connection.execute(f"INSERT INTO t VALUES (2, 'a', {number})")
+        with pytest.raises(QueryError, match="BIGINT"):
+            connection.drain("sums", timeout=60)
+        connection.execute("DELETE FROM t WHERE id = 2")
+        connection.drain("sums", timeout=60)
+        assert connection.execute("SELECT * FROM sums").fetchall() == [("a", 9223372036854775807)]
+
+
 def test_a_replaced_view_that_can_not_start_leaves_the_old_one(connection, tmp_path):
     connection.memory("s").append([{"k": "a", "n": 1}])
     connection.execute("CREATE TABLE sums AS SELECT k, SUM(n) AS n FROM memory://s GROUP BY k")

@@ -262,7 +262,7 @@ class Connection:
                 board.wait_for_news(0.1)
             runner = self._launcher.running.runners.get(entry.id)
             if runner is not None:
-                board.raise_if_dead()
+                runner.raise_if_dead()
                 runner.drain(deadline)
             if self._launcher.running.runners.get(entry.id) is runner:
                 return

@@ -66,6 +66,10 @@ class Runner(ABC):
         """`stop`, and give back what is kept elsewhere in order to run on some day: it won't."""
         self.stop()
 
+    def raise_if_dead(self) -> None:
+        """Raise what ended it, or holds it up until somebody does something about it."""
+        self.board.raise_if_dead()
+
     @abstractmethod
     def drain(self, deadline: float) -> None:
         """Return when everything the inputs held at the moment of the call is committed, or when it was stopped."""

@@ -8,13 +8,16 @@ dict, by the format's specification (Apache Parquet, "Variant Binary Encoding", 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+
+from velostream.errors import Category, QueryError
 
 VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={b"variant": b"true"})])
 """Spark says NOT NULL of both fields, which Arrow refuses to cast where the whole is NULL."""
@@ -49,13 +52,19 @@ def holds_variant(type_: pa.DataType) -> bool:
 def encoded(value: Any) -> dict[str, bytes]:
     """A Python value as the struct that Arrow takes; `ValueError` for one that no VARIANT can be.
 
-    What has `value` and `metadata` already, be it PySpark's VariantVal or such a struct, is taken as it is.
+    What has `value` and `metadata` already, be it PySpark's VariantVal or such a struct, is taken as it is if it can be
+    read.
     """
     given = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
     if given.keys() == {"value", "metadata"} and all(isinstance(part, bytes | bytearray) for part in given.values()):
-        return {"value": bytes(given["value"]), "metadata": bytes(given["metadata"])}
+        parts = {name: bytes(given[name]) for name in ("value", "metadata")}
+        _read(parts)
+        return parts
     names: dict[str, int] = {}
-    body = _value(value, names)
+    try:
+        body = _value(value, names)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     texts = [name.encode() for name in names]
     size = _width(max(len(texts), sum(map(len, texts))))
     metadata = bytes([1 | (size - 1) << 6]) + _number(len(texts), size) + _offsets(texts, size) + b"".join(texts)
@@ -64,7 +73,14 @@ def encoded(value: Any) -> dict[str, bytes]:
 
 def decoded(given: Mapping[str, bytes] | None) -> Any:
     """The Python value of such a struct. Timestamps are naive, in UTC; a null inside is None, as NULL is."""
-    return None if given is None else _Reader(given["value"], given["metadata"]).read(0)
+    if given is None:
+        return None
+    try:
+        return _read(given)
+    except ValueError as error:
+        raise QueryError(
+            "a VARIANT can't be read", detail=str(error), code="malformed-variant", category=Category.DATA
+        ) from error
 
 
 def decoder_within(type_: pa.DataType) -> Callable[[Any], Any] | None:
@@ -81,6 +97,14 @@ def decoder_within(type_: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda value: value and {name: _applied(item, one) for name, one in value.items()}
     element = decoder_within(type_.value_type)
     return lambda value: value and [_applied(element, one) for one in value]
+
+
+def _read(given: Mapping[str, bytes]) -> Any:
+    """The Python value of the bytes; `ValueError` when they are no VARIANT, or one that Python has no value for."""
+    try:
+        return _Reader(given["value"], given["metadata"]).read()
+    except (IndexError, OverflowError, struct.error) as error:
+        raise ValueError(f"its bytes have no meaning: {error}") from error
 
 
 def _applied(decode: Callable[[Any], Any] | None, value: Any) -> Any:
@@ -104,7 +128,7 @@ def _value(value: Any, names: dict[str, int]) -> bytes:
             if len(text) <= _MOST_SHORT:
                 return bytes([len(text) << 2 | _SHORT_TEXT]) + text
             return _primitive(_TEXT, _number(len(text), 4) + text)
-        case bytes():
+        case bytes() | bytearray():
             return _primitive(_BYTES, _number(len(value), 4) + value)
         case datetime():
             naive = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
@@ -191,34 +215,55 @@ class _Reader:
     def __init__(self, value: bytes, metadata: bytes) -> None:
         self._value = value
         size = (metadata[0] >> 6) + 1
-        count = int.from_bytes(metadata[1 : 1 + size], "little")
+        count = _at(metadata, 1, size)
         ends = [_at(metadata, 1 + size * (1 + place), size) for place in range(count + 1)]
         texts = metadata[1 + size * (2 + count) :]
         self._names = [texts[start:end].decode() for start, end in pairwise(ends)]
 
-    def read(self, place: int) -> Any:
-        """The value that begins at a place."""
-        kind, header = self._value[place] & 3, self._value[place] >> 2
-        if kind == _SHORT_TEXT:
-            return self._value[place + 1 : place + 1 + header].decode()
-        if kind == _OBJECT:
-            return self._object(place + 1, header)
-        if kind == _ARRAY:
-            start, ends = self._children(place + 1, 4 if header >> 2 & 1 else 1, 0, (header & 3) + 1)
-            return [self.read(start + offset) for offset in ends]
-        return self._primitive(header, place + 1)
+    def read(self) -> Any:
+        """The whole value. It may be nested more deeply than Python calls functions."""
+        whole: list[Any] = []
+        waiting: list[tuple[Callable[[Any], None], int]] = [(whole.append, 0)]
+        while waiting:
+            put, place = waiting.pop()
+            kind, header = self._value[place] & 3, self._value[place] >> 2
+            if kind == _SHORT_TEXT:
+                put(self._text(place + 1, header))
+            elif kind == _OBJECT:
+                fields: dict[str, Any] = {}
+                put(fields)
+                found = [(partial(fields.__setitem__, name), at) for name, at in self._fields(place + 1, header)]
+                waiting += reversed(found)
+            elif kind == _ARRAY:
+                elements: list[Any] = []
+                put(elements)
+                start, ends = self._children(place + 1, 4 if header >> 2 & 1 else 1, 0, (header & 3) + 1)
+                waiting += [(elements.append, start + offset) for offset in reversed(ends)]
+            else:
+                put(self._primitive(header, place + 1))
+        return whole[0]
 
-    def _object(self, place: int, header: int) -> dict[str, Any]:
+    def _fields(self, place: int, header: int) -> Iterator[tuple[str, int]]:
+        """The fields of an object, each with the place where its value begins."""
         count_size, id_size = (4 if header >> 4 & 1 else 1), (header >> 2 & 3) + 1
         start, ends = self._children(place, count_size, id_size, (header & 3) + 1)
-        ids = [_at(self._value, place + count_size + number * id_size, id_size) for number in range(len(ends))]
-        return {self._names[one]: self.read(start + offset) for one, offset in zip(ids, ends, strict=True)}
+        for number, offset in enumerate(ends):
+            yield self._names[_at(self._value, place + count_size + number * id_size, id_size)], start + offset
 
     def _children(self, place: int, count_size: int, id_size: int, size: int) -> tuple[int, list[int]]:
         """Where the children of an object or array begin, and each of them after that."""
         count = _at(self._value, place, count_size)
         offsets = place + count_size + count * id_size
         return offsets + (count + 1) * size, [_at(self._value, offsets + n * size, size) for n in range(count)]
+
+    def _text(self, place: int, length: int) -> str:
+        return self._bytes(place, length).decode()
+
+    def _bytes(self, place: int, length: int) -> bytes:
+        found = self._value[place : place + length]
+        if len(found) < length:
+            raise IndexError("they end too soon")
+        return bytes(found)
 
     def _primitive(self, kind: int, place: int) -> Any:
         data = self._value
@@ -238,11 +283,14 @@ class _Reader:
             case 12 | 13:
                 return _EPOCH + timedelta(microseconds=_at(data, place, 8, signed=True))
             case 15:
-                return bytes(data[place + 4 : place + 4 + _at(data, place, 4)])
+                return self._bytes(place + 4, _at(data, place, 4))
             case 16:
-                return data[place + 4 : place + 4 + _at(data, place, 4)].decode()
+                return self._text(place + 4, _at(data, place, 4))
         raise ValueError(f"a VARIANT of the kind {kind} is not known")
 
 
 def _at(data: bytes, place: int, size: int, *, signed: bool = False) -> int:
-    return int.from_bytes(data[place : place + size], "little", signed=signed)
+    found = data[place : place + size]
+    if len(found) < size:
+        raise IndexError("they end too soon")
+    return int.from_bytes(found, "little", signed=signed)

@@ -69,7 +69,8 @@ def _group_key(select: exp.Select, frame: Frame) -> tuple[str, ...]:
         if form not in forms:
             return ()
         names.append(output_name(select.expressions[forms.index(form)]))
-    return tuple(names)
+    # A column that is grouped by twice is one.
+    return tuple(dict.fromkeys(names))
 
 
 def _copied_key(select: exp.Select, frame: Frame, resolution: Resolution) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from velostream.sql.delta import plan_delta
 from velostream.sql.delta_groups import plan_streamed
 from velostream.sql.delta_steps import NotDelta, is_linear, step_of
 from velostream.sql.determinism import check_clock, check_repeatable
+from velostream.sql.exact_signs import rounded_type, with_exact_signs
 from velostream.sql.grouping import group_expressions
 from velostream.sql.growing import check_growing
 from velostream.sql.keeping import KeptStreams
@@ -147,7 +148,7 @@ class _Planner:
         streams = streams_in(resolution.tree)
         if not streams:
             _raise_if_any(self._unread_streams(resolution))
-        tree = apply_rules(_with_rewritten_items_named(resolution.tree))
+        tree = apply_rules(with_exact_signs(_with_rewritten_items_named(resolution), resolution))
         if streams:
             return self._streaming(tree, resolution, key)
         return self._over_tables(tree, resolution, key)
@@ -423,12 +424,16 @@ def _is_ordered(tree: exp.Expr) -> bool:
     return bool(tree.args.get("order"))
 
 
-def _with_rewritten_items_named(tree: exp.Expr) -> exp.Expr:
+def _with_rewritten_items_named(resolution: Resolution) -> exp.Expr:
     """A copy in which the items that rules change have names written down: Spark would name them by the new text."""
-    copied = tree.copy()
+
+    def is_changed(node: exp.Expr) -> bool:
+        return is_rewritten(node) or rounded_type(node, resolution) is not None
+
+    copied = resolution.tree.copy()
     select = outermost_select(copied)
     if select is not None:
-        items = [named(item) if any(map(is_rewritten, item.walk())) else item for item in select.expressions]
+        items = [named(item) if any(map(is_changed, item.walk())) else item for item in select.expressions]
         select.set("expressions", items)
     return copied
 

@@ -153,3 +153,23 @@ def test_rows_are_counted_where_nothing_else_is(keys):
     state = PartialState(tuple(keys), (Partial(AggregateFunction.COUNT, None),), FEED, groups)
     one = {"g0": "a", "g1": None, "x0": None, "x1": None}
     assert state.results(state.of_rows(changes([one, one]))).column("a0").to_pylist() == [2]
+
+
+@pytest.mark.parametrize(
+    "type_", ["DOUBLE", "FLOAT", "STRUCT<x: DOUBLE>", "ARRAY<DOUBLE>", "STRUCT<x: ARRAY<STRUCT<y: FLOAT>>>"]
+)
+def test_a_group_of_zeros_is_shown_by_the_one_without_a_sign_as_in_spark(type_):
+    within = {
+        "STRUCT<x: DOUBLE>": lambda zero: {"x": zero},
+        "ARRAY<DOUBLE>": lambda zero: [None, zero],
+        "STRUCT<x: ARRAY<STRUCT<y: FLOAT>>>": lambda zero: {"x": [{"y": zero}, None]},
+    }.get(type_, lambda zero: zero)
+    feed = Schema.of(("g", type_))
+    state = PartialState(
+        ("g",), (Partial(AggregateFunction.COUNT, None),), feed, Schema.of(("g", type_), ("a0", "BIGINT"))
+    )
+    values = [within(-0.0), None, within(0.0), within(1.5), within(-0.0)]
+    rows = pa.table({"g": pa.array(values, feed.arrow.field("g").type), "_change": pa.array([1] * 5, pa.int8())})
+    found = state.results(state.of_rows(rows))
+    assert str(found.column("g").to_pylist()) == str([within(0.0), None, within(1.5)])
+    assert found.column("a0").to_pylist() == [3, 1, 1]

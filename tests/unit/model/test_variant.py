@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 from pyspark.sql.variant_utils import VariantUtils
 
-from velostream.errors import ValidationError
+from velostream.errors import QueryError, ValidationError
 from velostream.model.rows import rows_to_arrow
 from velostream.model.schema import Schema
 from velostream.model.types import normal_type, parse_type, render_type
@@ -101,3 +101,46 @@ def test_rows_of_python_become_variants():
     rows = rows_to_arrow([{"v": {"a": 1}, "inside": {"x": [1]}}, {"v": None, "inside": None}], schema)
     assert is_variant(rows.schema.field("v").type)
     assert [decoded(value) for value in rows.column("v").to_pylist()] == [{"a": 1}, None]
+
+
+@pytest.mark.parametrize("brackets", ['{"a":', "["])
+def test_values_are_read_that_are_nested_more_deeply_than_functions_are(brackets):
+    metadata = bytes(VariantUtils.parse_json('{"a":1}')[1])
+    value = bytes(VariantUtils.parse_json("1")[0])
+    for _ in range(900):
+        size, width = len(value), (len(value).bit_length() + 7) // 8
+        offsets = bytes(width) + size.to_bytes(width, "little")
+        inner = b"\x01\x00" if "{" in brackets else b"\x01"
+        value = bytes([(width - 1) << 2 | (2 if "{" in brackets else 3)]) + inner + offsets + value
+    found = decoded({"value": value, "metadata": metadata})
+    for _ in range(900):
+        found = found["a"] if "{" in brackets else found[0]
+    assert found == 1
+
+
+def test_values_that_are_nested_too_deeply_to_be_written_are_refused():
+    value = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        encoded(value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"value": b"", "metadata": b""},
+        {"value": b"\x10\x01", "metadata": b"\x01\x00\x00"},
+        {"value": b"\x05\xff", "metadata": b"\x01\x00\x00"},
+        {"value": b"\x02\x01\x07\x00\x01\x00", "metadata": b"\x01\x00\x00"},
+        {"value": bytes([11 << 2, 255, 255, 255, 127]), "metadata": b"\x01\x00\x00"},
+        {"value": bytes([63 << 2]), "metadata": b"\x01\x00\x00"},
+    ],
+)
+def test_bytes_that_are_no_variant_are_refused_and_told(given):
+    with pytest.raises(ValueError, match=r"."):
+        encoded(given)
+    with pytest.raises(QueryError) as caught:
+        decoded(given)
+    assert caught.value.code == "malformed-variant"
+    assert caught.value.detail

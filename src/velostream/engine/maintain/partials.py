@@ -25,7 +25,7 @@ from velostream.model.types import render_type
 from velostream.sql.constants import EXACT, CastError, fit_decimal
 from velostream.sql.plan import AggregateFunction, Partial
 from velostream.tables.memory.growable import Integers
-from velostream.tables.memory.keys import as_array, decimals_of, key_values, small_integers
+from velostream.tables.memory.keys import as_array, as_grouped, decimals_of, key_values, small_integers
 
 _ROWS = "n"
 _NUMBER = "group"
@@ -184,7 +184,7 @@ class PartialState:
         gone = pc.less(signs, 0)
         none_gone = not pc.any(gone).as_py()
         signs = signs.cast(pa.int64())
-        columns = {key: changes.column(key) for key in self.keys}
+        columns = {key: as_grouped(changes.column(key)) for key in self.keys}
         if not none_gone or not self.keys:
             columns[_ROWS] = signs
         for number, partial in enumerate(self.partials):

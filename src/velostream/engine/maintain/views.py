@@ -101,20 +101,29 @@ class ViewRunner(Runner):
         self._stopped = True
         self._loop.remove(self)
 
+    def raise_if_dead(self) -> None:
+        if self._failed_at and self._failed_at != self._versions():
+            # An input has changed since, so it is tried again.
+            return
+        super().raise_if_dead()
+        failure = self.board.failure
+        if failure is not None and not failure.category.retriable:
+            raise failure
+
+    def _versions(self) -> dict[str, int]:
+        """Those of the inputs just now."""
+        return {entry.id: self.context.table(entry.id).version for entry in self.inputs.values()}
+
     @property
     def is_stopped(self) -> bool:
         return self._stopped
 
     def drain(self, deadline: float) -> None:
-        wanted = {entry.id: self.context.table(entry.id).version for entry in self.inputs.values()}
+        wanted = self._versions()
         while not all(self.reflects.get(entry_id, -1) >= version for entry_id, version in wanted.items()):
             if self._stopped or self._has_ended:
                 return
-            self.board.raise_if_dead()
-            failure = self.board.failure
-            if failure is not None and not failure.category.retriable:
-                # Nothing is tried before an input changes.
-                raise failure
+            self.raise_if_dead()
             if time.monotonic() > deadline:
                 raise self.board.timed_out("did not catch up in time")
             self.pace.hurry()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from velostream.tables.memory.growable import Integers
 from velostream.tables.memory.values import python_values
@@ -116,6 +117,23 @@ def decimals_of(unscaled: Integers, type_: pa.DataType) -> pa.Array:
     words[:, 0] = unscaled
     words[:, 1] = unscaled >> 63
     return pa.Array.from_buffers(type_, len(unscaled), [None, pa.py_buffer(words)])
+
+
+def as_grouped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The values as a group of equal ones shows them: 0.0 stands for -0.0, in fields and elements, too."""
+    array = as_array(column)
+    type_ = array.type
+    if pa.types.is_floating(type_):
+        return pc.add(array, pa.scalar(0.0, type_))
+    if pa.types.is_struct(type_):
+        fields = [as_grouped(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, fields=list(type_.fields), mask=array.is_null())
+    if pa.types.is_list(type_):
+        # Made from the elements that the lists have, since what lies between them may be anything.
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        return pa.ListArray.from_arrays(ends, as_grouped(array.flatten()), type=type_, mask=array.is_null())
+    return array
 
 
 def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
