@@ -85,17 +85,28 @@ class FetchedTable:
 
     def replica(self, keys: Callable[[], pa.Table]) -> Replica:
         names = tuple(self.schema.column(name).name for name in self.columns)
-        found = self._found(names, keys().rename_columns(list(names)))
+        found = rows_of_keys(self.snapshot, names, keys().rename_columns(list(names)))
         return self.replicas.publish_rows(found.select(list(self.schema.names)), columns=names)
 
-    def _found(self, names: tuple[str, ...], keys: pa.Table) -> pa.Table:
-        if sorted(names) == sorted(self.schema.key):
-            return self.snapshot.lookup(_as_keys(keys.select(list(self.schema.key))))
-        try:
-            return self.snapshot.lookup_by(names, _as_keys(keys))
-        except UnsupportedError:
-            # By other columns than the key: what the store can't find for us we find among all its rows.
-            return self.snapshot.scan()
+
+def rows_of_keys(snapshot: Snapshot, names: tuple[str, ...], keys: pa.Table) -> pa.Table:
+    """Rows among which all are that have one of the keys, values of these columns, each given once and without NULL."""
+    key = snapshot.schema.key
+    if sorted(names) == sorted(key):
+        return snapshot.lookup(_as_keys(keys.select(list(key))))
+    try:
+        return snapshot.lookup_by(names, _as_keys(keys))
+    except UnsupportedError:
+        # By other columns than the key: what the store can't find for us we find among all its rows.
+        return snapshot.scan()
+
+
+def distinct_keys(keys: pa.Table) -> pa.Table:
+    """Keys that may find something, each one once.
+
+    Made distinct here: for the keys of one batch a shuffle in Spark would cost more than bringing them all.
+    """
+    return keys.drop_null().group_by(keys.column_names).aggregate([])
 
 
 def _as_keys(keys: pa.Table) -> pa.ChunkedArray | pa.Table:
@@ -145,7 +156,7 @@ def run_stages(
         if kept is not None:
             frame = frame.select(*(quoted(name) for name in kept))
         if any(isinstance(table, FetchedTable) for table in tables.values()):
-            frame = _kept_in_memory(frame, used)
+            frame = kept_in_memory(frame, used)
         for lookups in _passes(stages.lookups):
             replicas = {
                 lookup.prefix: tables[lookup.prefix].replica(partial(_distinct_keys, frame, lookup, tables))
@@ -156,7 +167,7 @@ def run_stages(
     return keep_alive(run_sql(session, stages.sql, {STAGE: frame}), *used)
 
 
-def _kept_in_memory(frame: DataFrame, used: list[object]) -> DataFrame:
+def kept_in_memory(frame: DataFrame, used: list[object]) -> DataFrame:
     """The frame, computed once though it is read for its keys and again for its rows."""
     kept = frame.persist()
     holder = _Holder()
@@ -177,9 +188,7 @@ class _Holder:
 def _distinct_keys(frame: DataFrame, lookup: Lookup, tables: Mapping[str, LookupTable]) -> pa.Table:
     schema = tables[lookup.prefix].schema
     keys = frame.selectExpr(*(f"{_key_text(pair, schema)} AS k{n}" for n, pair in enumerate(lookup.keys)))
-    # Made distinct here: for the keys of one batch a shuffle would cost more than bringing them all.
-    found = arrow_result(keys.dropna("any"))
-    return found.group_by(found.column_names).aggregate([])
+    return distinct_keys(arrow_result(keys.dropna("any")))
 
 
 def _key_text(pair: KeyPair, schema: Schema) -> str:

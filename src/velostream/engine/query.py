@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from velostream.engine.lookup import FetchedTable, LookupTable, LookupTally, ReplicatedTable, run_stages
 from velostream.engine.maintain.loading import LOADS
 from velostream.engine.matches import can_evaluate
+from velostream.engine.narrowed import NarrowedTables
 from velostream.engine.relations import Reader, arrow_result, run_sql, schema_of
 from velostream.engine.status import StatusBoard
 from velostream.engine.straight import StraightWay
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 LOOKUP = "velostream.lookup"
 """Setting of a connection, to compare with: `staged` has Spark compute what isn't looked up, `general` does without
-lookups."""
+lookups, `narrowed` with what the general path has in their place."""
 
 
 class Runner(ABC):
@@ -115,7 +116,7 @@ class BatchTransformation:
         self._plan = plan
         self._tables = tables
         self._way = context.config.get(LOOKUP, "fast")
-        self._general = self._way == "general" or not self._can_look_up()
+        self._general = self._way in ("narrowed", "general") or not self._can_look_up()
         self._straight: StraightWay | None = None
         self._knows_straight = False
 
@@ -148,11 +149,15 @@ class BatchTransformation:
         if plan.stages is not None and not self._general:
             tables = {lookup.prefix: self._table_of(lookup, at) for lookup in plan.stages.lookups}
             return run_stages(session, batch, plan.stages, tables=tables, tallies=self._counting(session))
-        frames = {
-            relation: self._context.frame(session, entry, at=at, reader=Reader(plan.sql, relation))
-            for relation, entry in self._tables.items()
-        }
-        return run_sql(session, plan.watched or plan.sql, frames | {plan.driving: batch})
+        frames = {plan.driving: batch}
+        if self._way != "general" and plan.narrowings:
+            narrowed = NarrowedTables(self._context, plan.narrowings, self._tables, always=self._way == "narrowed")
+            frames = narrowed.frames(session, batch, driving=plan.driving, at=at)
+        for relation, entry in self._tables.items():
+            if relation not in frames:
+                reader = Reader(plan.sql, relation)
+                frames[relation] = self._context.frame(session, entry, at=at, reader=reader)
+        return run_sql(session, plan.watched or plan.sql, frames)
 
     def _straight_way(self, batch: DataFrame) -> StraightWay | None:
         """The straight way of such batches; None if something takes Spark, or a table is in a store."""

@@ -11,7 +11,10 @@ from velostream.errors import OptionError
 if TYPE_CHECKING:
     from velostream.engine.context import EngineContext
 
-_CHOICES: dict[str, tuple[str, ...]] = {MAINTAIN: ("delta", "refresh"), LOOKUP: ("fast", "staged", "general")}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    MAINTAIN: ("delta", "refresh"),
+    LOOKUP: ("fast", "staged", "narrowed", "general"),
+}
 _SPARK, _DATA_SOURCE = "spark.", "data_source."
 
 

@@ -27,6 +27,7 @@ from velostream.sql.plan import (
     MapPlan,
     MissingPolicy,
     MissingRows,
+    Narrowing,
     PassthroughPlan,
     QueryPlan,
     RelationKind,
@@ -102,7 +103,18 @@ def _map_rows(plan: MapPlan, inputs: dict[str, Input]) -> Iterator[tuple[str, st
     for missing in plan.missing:
         yield ("missing rows", _missing_text(missing))
     if plan.why_not:
-        yield ("general path", f"Spark joins each batch with snapshots of the tables, by scan: {plan.why_not}")
+        yield ("general path", f"Spark joins each batch with snapshots of the tables: {plan.why_not}")
+        narrowed = {narrowing.input: narrowing for narrowing in plan.narrowings}
+        for relation, entry in inputs.items():
+            if relation != plan.driving:
+                yield ("reading", _reading_text(entry, narrowed.get(relation)))
+
+
+def _reading_text(entry: Input, narrowing: Narrowing | None) -> str:
+    if narrowing is None:
+        return f'table "{entry.target.name}" by scan: nothing says which of its rows a batch needs'
+    columns = ", ".join(narrowing.columns)
+    return f'table "{entry.target.name}" by index on ({columns}): the rows with values of the batch, if it is a big one'
 
 
 def _missing_text(missing: MissingRows) -> str:

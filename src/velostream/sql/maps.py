@@ -10,6 +10,7 @@ from sqlglot import exp
 from velostream.sql.joins import find_fast_way
 from velostream.sql.missing import watched
 from velostream.sql.naming import named
+from velostream.sql.narrowing import find_narrowings
 from velostream.sql.plan import Input, MapPlan
 from velostream.sql.scope import Frame, scope_of, streams_in
 from velostream.sql.shape import outermost_select
@@ -24,7 +25,8 @@ def plan_map(tree: exp.Expr, *, frames: Mapping[int, Frame], inputs: Sequence[In
     run = select if watching is None else watching[0]
     fast = find_fast_way(run, frame=frames.get(scope) if scope is not None else None, inputs=read)
     (driving,) = streams_in(tree)
-    plan = MapPlan(driving, name_items(tree).sql(dialect="spark"), fast.stages, fast.why_not)
+    narrowings = find_narrowings(tree, inputs=read) if fast.why_not else ()
+    plan = MapPlan(driving, name_items(tree).sql(dialect="spark"), fast.stages, fast.why_not, narrowings)
     if watching is None:
         return plan
     return replace(plan, missing=watching[1], watched=watching[0].sql(dialect="spark"))

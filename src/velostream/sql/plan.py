@@ -196,6 +196,27 @@ class MissingRows:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """Values that rows of one relation have."""
+
+    relation: str
+    """Of an `Input`: the stream's, or that of a table narrowed before."""
+    sql: str
+    """Spark SQL over it, one column per value."""
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """A table of which no rows count but those with the values of the batch, where Spark joins it."""
+
+    input: str
+    """Relation name of the table's `Input`."""
+    columns: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    """Where the values of these columns come from: from one of them or another."""
+
+
+@dataclass(frozen=True)
 class MapPlan:
     """A stateless transformation of batches of the driving stream."""
 
@@ -207,6 +228,8 @@ class MapPlan:
     """The fast way, when there is one; gives the same rows."""
     why_not: str = ""
     """Why there is no fast way though tables are read."""
+    narrowings: tuple[Narrowing, ...] = ()
+    """Where there is none: the tables that need not be read in full, each after those that its values come from."""
     missing: tuple[MissingRows, ...] = ()
     """Policies of joins. With some, `watched` and the SQL of `stages` give, after the columns of `sql`, for each of
     them what it found (0: a row, 1: none, 2: none, its key is NULL), and at last whether WHERE holds."""

@@ -381,7 +381,10 @@ class _Planner:
         if any(entry.target.schema is None for entry in resolution.inputs):
             return
         select = outermost_select(tree)
-        if plan.why_not and select is not None and select.args.get("joins"):
+        if not plan.why_not or select is None or not select.args.get("joins"):
+            return
+        joined = {input_of(item) for item in from_items(select)} - {plan.driving}
+        if not joined <= {narrowing.input for narrowing in plan.narrowings}:
             self._warn(
                 "the join reads its tables in full for every batch: it has no lookup by key or index",
                 select.args["joins"][0],

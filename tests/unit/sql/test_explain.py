@@ -46,7 +46,7 @@ def test_a_lookup_without_the_key_says_that_an_index_is_made(explained):
 
 def test_the_general_path_says_why(explained):
     rows = explained("CREATE TABLE t AS SELECT o.id FROM orders o JOIN prices p ON o.amount > p.price")
-    assert "by scan" in dict(rows)["general path"]
+    assert "by scan" in dict(rows)["reading"]
     assert 'no column of "p" is compared for equality' in dict(rows)["general path"]
     assert any(name == "warning" for name, _ in rows)
 
