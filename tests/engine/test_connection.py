@@ -125,7 +125,8 @@ def test_all_ways_of_a_subquery_give_the_same_and_explain_says_which():  # B35
         "gathered": "SELECT e.v, (SELECT COUNT(*) FROM visits w WHERE w.id = e.id) AS n, "
         "(SELECT SUM(u.score) FROM users u JOIN visits w ON w.id = u.id WHERE u.id = e.id) AS total "
         "FROM memory://events e",
-        "correlated": "SELECT e.v FROM memory://events e WHERE e.v NOT IN (SELECT score FROM users u WHERE u.id = e.id)",
+        "correlated": "SELECT e.v FROM memory://events e WHERE e.v NOT IN "
+        "(SELECT score FROM users u WHERE u.id = e.id)",
         "beyond": "SELECT e.v, u.score FROM memory://events e LEFT JOIN users u ON u.id = e.id AND u.score < e.v",
         "unseen": "SELECT e.v FROM memory://events e LEFT ANTI JOIN visits w ON w.id = e.id",
         "joined": "SELECT e.v, u.name FROM memory://events e LEFT JOIN users u ON u.id = e.id "
@@ -185,8 +186,8 @@ def test_a_big_table_is_narrowed_to_what_each_batch_asks_of_it(connection, monke
     feed = connection.memory("events")
     feed.append([{"id": 1, "t": "1"}, {"id": 2, "t": "two"}, {"id": None, "t": "3"}])
     connection.execute(
-        "CREATE TABLE counts AS SELECT e.t, (SELECT COUNT(*) FROM visits v WHERE v.id = e.id) AS n FROM memory://events e "
-        "WHERE e.t <> 'two' AND EXISTS (SELECT 1 FROM visits v WHERE v.id = CAST(e.t AS BIGINT) AND v.page > e.t)"
+        "CREATE TABLE counts AS SELECT e.t, (SELECT COUNT(*) FROM visits v WHERE v.id = e.id) AS n "
+        "FROM memory://events e WHERE e.t <> 'two' AND EXISTS (SELECT 1 FROM visits v WHERE v.id = CAST(e.t AS BIGINT) AND v.page > e.t)"
     )
     connection.drain("counts", timeout=60)
     # One of the texts is no number. The query never asks about it, so that tells nothing.
