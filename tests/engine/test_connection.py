@@ -187,7 +187,8 @@ def test_a_big_table_is_narrowed_to_what_each_batch_asks_of_it(connection, monke
     feed.append([{"id": 1, "t": "1"}, {"id": 2, "t": "two"}, {"id": None, "t": "3"}])
     connection.execute(
         "CREATE TABLE counts AS SELECT e.t, (SELECT COUNT(*) FROM visits v WHERE v.id = e.id) AS n "
-        "FROM memory://events e WHERE e.t <> 'two' AND EXISTS (SELECT 1 FROM visits v WHERE v.id = CAST(e.t AS BIGINT) AND v.page > e.t)"
+        "FROM memory://events e WHERE e.t <> 'two' AND EXISTS "
+        "(SELECT 1 FROM visits v WHERE v.id = CAST(e.t AS BIGINT) AND v.page > e.t)"
     )
     connection.drain("counts", timeout=60)
     # One of the texts is no number. The query never asks about it, so that tells nothing.
