@@ -10,15 +10,8 @@ import pyarrow as pa
 import pytest
 
 from velostream.engine import relations as module
-from velostream.engine.relations import (
-    WORKER_TOKEN,
-    WorkerError,
-    arrow_result,
-    query_error,
-    run_sql,
-    schema_of,
-    spark_schema,
-)
+from velostream.engine.relations import arrow_result, run_sql, schema_of, spark_schema
+from velostream.engine.spark_failures import WORKER_TOKEN, WorkerError, query_error
 from velostream.errors import Category, QueryError, ResolveError, SourceError, SqlError, UnsupportedError
 from velostream.model.change import Mode, Write
 from velostream.model.schema import Schema

@@ -25,7 +25,7 @@ from sqlglot import exp
 
 from velostream.engine.directory import write_atomically
 from velostream.engine.json_values import register_json_values
-from velostream.engine.relations import WORKER_TOKEN, WorkerError, spark_errors_translated
+from velostream.engine.spark_failures import WORKER_TOKEN, WorkerError, spark_errors_translated
 from velostream.errors import Category, QueryError, StateError, ValidationError
 from velostream.model.rows import MisfitError, fit_value
 from velostream.model.types import parse_type, render_type

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import Entry, EntryKind, Wish
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import State
 from velostream.errors import present
 from velostream.model.schema import Column, Schema

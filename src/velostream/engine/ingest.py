@@ -20,8 +20,9 @@ from velostream.engine import together
 from velostream.engine.consumer import Batch, Consumer, Outcome
 from velostream.engine.measuring import Stage
 from velostream.engine.reading import read_range
-from velostream.engine.relations import arrow_result, query_error, quoted
+from velostream.engine.relations import arrow_result, quoted
 from velostream.engine.sift import is_row_error, sift
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
 from velostream.errors import FurtherColumnsError, SourceError, VelostreamError, present
 from velostream.model.retry import RetryPolicy

@@ -19,18 +19,9 @@ import pyarrow as pa
 
 from velostream.engine.matches import AnyRow, nearest, with_missing
 from velostream.engine.measuring import Hits
-from velostream.engine.relations import (
-    WORKER_TOKEN,
-    arrow_result,
-    keep_alive,
-    mentioned,
-    quoted,
-    run_sql,
-    spark_errors,
-    spark_errors_translated,
-    spark_schema,
-)
+from velostream.engine.relations import arrow_result, keep_alive, mentioned, quoted, run_sql, spark_schema
 from velostream.engine.replica import LookupReplica, Replica, ReplicaPublisher, open_replica
+from velostream.engine.spark_failures import WORKER_TOKEN, spark_errors, spark_errors_translated
 from velostream.errors import UnsupportedError
 from velostream.model.schema import Column, Schema
 from velostream.sql.plan import AsOf, KeyPair, Lookup, Stages

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velostream.engine.relations import WorkerError
 from velostream.engine.replica import LookupReplica
+from velostream.engine.spark_failures import WorkerError
 from velostream.errors import VelostreamError
 from velostream.model.expression import Expression, columns_of
 from velostream.model.schema import Schema

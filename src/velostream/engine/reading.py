@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velostream.engine.relations import WORKER_TOKEN, WorkerError, spark_schema
+from velostream.engine.relations import spark_schema
+from velostream.engine.spark_failures import WORKER_TOKEN, WorkerError
 from velostream.errors import VelostreamError
 from velostream.model.change import CHANGE
 from velostream.model.schema import Column, Schema

@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from velostream.engine.relations import (
-    WORKER_TOKEN,
-    WorkerError,
-    arrow_result,
-    cast_columns,
-    schema_of,
-)
+from velostream.engine.relations import arrow_result, cast_columns, schema_of
+from velostream.engine.spark_failures import WORKER_TOKEN, WorkerError
 from velostream.errors import VelostreamError
 from velostream.model.change import Mode, Write
 from velostream.sources.base import BadRecord

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from velostream.engine.lookup import LookupTally, Probe, gathered, in_parts, matched_columns
 from velostream.engine.pieces import LocalFiles, shares_files
-from velostream.engine.relations import WORKER_TOKEN, WorkerError, arrow_result, cast_columns, spark_schema
+from velostream.engine.relations import arrow_result, cast_columns, spark_schema
 from velostream.engine.replica import LookupReplica, Replica, open_replica
+from velostream.engine.spark_failures import WORKER_TOKEN, WorkerError
 from velostream.engine.staging import Bounds, execute_through
 from velostream.errors import VelostreamError
 from velostream.model.expression import Expression, columns_of

@@ -17,7 +17,7 @@ from velostream.engine.declared import fit_declared
 from velostream.engine.functions import calls
 from velostream.engine.maintain.loading import LOADS, is_loading
 from velostream.engine.options import MEMORY, query_options, store_options
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import State, StatusBoard
 from velostream.engine.trigger import Trigger
 from velostream.engine.waiting import Patience, Tried, WaitingRoom

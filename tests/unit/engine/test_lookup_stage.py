@@ -9,8 +9,8 @@ import pytest
 from velostream.engine import lookup as module
 from velostream.engine.lookup import Probe, _passes, _read_columns, _Stage
 from velostream.engine.matches import AnyRow
-from velostream.engine.relations import WorkerError
 from velostream.engine.replica import ReplicaPublisher
+from velostream.engine.spark_failures import WorkerError
 from velostream.model.change import Mode, Write
 from velostream.model.expression import Call, ColumnRef, Literal
 from velostream.model.schema import Schema

@@ -23,7 +23,8 @@ from velostream.engine.consumer import Batch, Outcome
 from velostream.engine.consumers import TransformingConsumer
 from velostream.engine.directory import sync, write_atomically
 from velostream.engine.query import Runner
-from velostream.engine.relations import arrow_result, query_error, run_sql, spark_errors, spark_schema
+from velostream.engine.relations import arrow_result, run_sql, spark_schema
+from velostream.engine.spark_failures import query_error, spark_errors
 from velostream.engine.status import State
 from velostream.errors import StateError
 from velostream.model.change import Epoch, Mode, Write

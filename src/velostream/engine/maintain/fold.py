@@ -20,7 +20,7 @@ from velostream.engine.catalog import EntryKind
 from velostream.engine.maintain.fold_writes import FoldWrites
 from velostream.engine.maintain.loading import ROWS_AT_ONCE, Attempt, is_loading
 from velostream.engine.query import Runner
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
 from velostream.errors import FurtherColumnsError, VelostreamError
 from velostream.model.change import Epoch, Write

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from velostream.engine.query import Runner
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import State
 from velostream.errors import StoreError, TableError, UnsupportedError, VelostreamError
 from velostream.model.change import Epoch, JsonValue, Mode, Write

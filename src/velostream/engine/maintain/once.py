@@ -28,8 +28,9 @@ from velostream.engine.nearby import NearReading
 from velostream.engine.pieces import Piece, cut_into_pieces, gather_in_pieces, shares_files
 from velostream.engine.query import LOOKUP, Runner
 from velostream.engine.reading import Reading, read_range
-from velostream.engine.relations import query_error, run_sql
+from velostream.engine.relations import run_sql
 from velostream.engine.sift import is_row_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.staging import gather
 from velostream.engine.status import State
 from velostream.errors import FurtherColumnsError, SourceError, StoreError, VelostreamError, present

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from velostream.engine.query import Runner
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import State
 from velostream.engine.subscribe import content_of
 from velostream.engine.trigger import TOOK_WHAT_WAS_THERE, Pace

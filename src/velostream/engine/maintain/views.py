@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from velostream.engine.maintain.base import Maintenance, Movement, Wave
 from velostream.engine.measuring import Stage
 from velostream.engine.query import Runner
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import State
 from velostream.engine.trigger import TOOK_WHAT_WAS_THERE, Pace
 from velostream.errors import TableError, VelostreamError

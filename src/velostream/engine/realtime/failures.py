@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from velostream.engine.realtime.job import BAD_RECORD
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.errors import Category, QueryError, SourceError, UnsupportedError, VelostreamError
 
 if TYPE_CHECKING:

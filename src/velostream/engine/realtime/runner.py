@@ -22,7 +22,7 @@ from velostream.engine.realtime import process
 from velostream.engine.realtime.connector import connector_jars
 from velostream.engine.realtime.failures import error_of
 from velostream.engine.realtime.process import Order, Word
-from velostream.engine.relations import query_error
+from velostream.engine.spark_failures import query_error
 from velostream.engine.status import State
 from velostream.errors import (
     Category,

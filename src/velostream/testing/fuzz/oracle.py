@@ -8,8 +8,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from velostream.engine.relations import spark_errors_translated
 from velostream.engine.spark import SparkRuntime
+from velostream.engine.spark_failures import spark_errors_translated
 from velostream.errors import VelostreamError
 
 _SETTINGS = {
