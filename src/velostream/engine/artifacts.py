@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -128,7 +129,17 @@ def _result(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def megabytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) // 1_000_000
+    """How much there is in a folder that somebody else may be writing to."""
+    return sum(map(_size, folder.rglob("*"))) // 1_000_000
+
+
+def _size(path: Path) -> int:
+    """Of a file; nothing for what isn't one, or isn't one any more."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _ivy_command(artifacts: Sequence[MavenArtifact], into: Path) -> list[str] | None:
