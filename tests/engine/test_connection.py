@@ -199,6 +199,19 @@ def test_a_big_table_is_narrowed_to_what_each_batch_asks_of_it(connection, monke
     connection.drain("counts", timeout=60)
     assert rows(connection, "SELECT * FROM counts WHERE t = '5'") == [("5", 1), ("5", 10)]
     assert read == [11]
+    # A small table leads to a big one.
+    connection.execute("CREATE TABLE names (name STRING, id BIGINT)")
+    connection.execute("INSERT INTO names VALUES ('five', 5), ('six', 6)")
+    connection.execute(
+        "CREATE TABLE named AS SELECT e.t, (SELECT COUNT(*) FROM names n JOIN visits v ON v.id = n.id "
+        "WHERE n.name = e.t) AS n FROM memory://events e"
+    )
+    connection.drain("named", timeout=60)
+    read.clear()
+    feed.append([{"id": 0, "t": "six"}, {"id": 0, "t": "five"}, {"id": 0, "t": "seven"}])
+    connection.drain("named", timeout=60)
+    assert rows(connection, "SELECT * FROM named WHERE n > 0") == [("five", 1), ("six", 10)]
+    assert 11 in read
 
 
 def _counting(method, read):

@@ -299,3 +299,24 @@ def test_rows_are_committed_as_they_come(tmp_path, monkeypatch):
         connection.wait("t", timeout=60)
         assert connection.execute("SELECT count(*), sum(n) FROM t").fetchall() == [(450_000, 450_000 * 449_999 // 2)]
     assert committed == [100_000] * 4 + [50_000]
+
+
+def test_a_load_that_finds_nothing_is_stopped_at_once(tmp_path, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+    given = NearReading.batches
+
+    def batches(self):
+        try:
+            for batch in given(self):
+                while True:
+                    begun.set()
+                    yield batch.slice(0, 0)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(NearReading, "batches", batches)
+    with velostream.connect() as connection:
+        connection.execute(f"CREATE TABLE t AS SELECT n FROM '{as_csv(tmp_path, records())}' WHERE n < 0")
+        assert begun.wait(60)
+        connection.execute("DROP TABLE t")
+        assert ended.wait(10)

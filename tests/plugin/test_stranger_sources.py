@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
 
@@ -12,7 +13,7 @@ from velostream import plugins
 from velostream.engine.spooled import SpooledSource
 from velostream.errors import Category, SourceError
 from velostream.plugins import Group
-from velostream.sources.base import SourceSpec
+from velostream.sources.base import SimpleSource, SourceSpec
 from velostream.testing.crash import play_until_crash
 from velostream.testing.feeds import SourceFeed, numbered_rows
 from velostream.testing.source_suite import SourceSuite
@@ -139,6 +140,113 @@ def refuse(*_):
     raise SourceError("the mailbox is away", category=Category.NETWORK)
 
 
+def test_a_source_that_could_not_be_told_is_told_at_the_next_look(tmp_path, monkeypatch):
+    feed = SpooledFeed(tmp_path)
+    source = feed.source()
+    feed.append(1)
+    position = source.latest_offset(source.initial_offset())
+    feed.append(1)
+    monkeypatch.setattr(type(source._inner), "commit", refuse)
+    with pytest.raises(SourceError):
+        source.latest_offset(position)
+    monkeypatch.undo()
+    assert list(feed.folder.glob("*.json"))
+    source.latest_offset(position)
+    assert not list(feed.folder.glob("*.json"))
+
+
+class RestlessSource(SimpleSource):
+    """Has another end whenever it is asked."""
+
+    kind = "restless"
+    ends = loads = 0
+
+    def supports_incremental(self):
+        return True
+
+    def get_current_offset(self):
+        self.ends += 1
+        return self.ends
+
+    def bulk_load(self, until):
+        self.loads += 1
+        return self.incremental_load(0, until)
+
+    def incremental_load(self, since, until):
+        return pa.table({"id": range(since, until)})
+
+
+def test_a_source_that_never_rests_gives_what_was_there_a_moment_ago(tmp_path):
+    restless = RestlessSource(SourceSpec("restless", "restless://"))
+    source = SpooledSource(restless, tmp_path / "spool", durable=False, positions=list)
+    position, found = source.initial_offset(), []
+    for _ in range(5):
+        end = source.latest_offset(position)
+        for part in source.partitions(position, end):
+            found += [row for batch in source.read(part, source.schema(), None) for row in batch["id"].to_pylist()]
+        position = end
+    assert found == list(range(len(found)))
+    assert position["files"] == 6
+    assert restless.loads == 2, "all of it is loaded for the columns, and to begin with"
+
+
+def test_who_wants_what_is_to_come_gets_nothing_that_nobody_had_taken_in(tmp_path):
+    feed = SpooledFeed(tmp_path)
+
+    class LatestMailbox(plugins.load(Group.SOURCES, "mailbox")):
+        begins_at_latest = True
+
+        def initial_offset(self):
+            return self.latest_offset(0)
+
+    def opened():
+        inner = LatestMailbox(SourceSpec("mailbox", f"mailbox://{feed.folder}"))
+        return SpooledSource(inner, feed.spool, durable=False, positions=list)
+
+    feed.append(2)
+    first = opened()
+    begin = first.initial_offset()
+    feed.append(2)
+    later = opened().initial_offset()
+    feed.append(2)
+    end = first.latest_offset(begin)
+    assert ids(first, begin, end) == [3, 4, 5, 6]
+    assert ids(first, later, end) == [5, 6]
+
+
+def ids(source, start, end):
+    parts = source.partitions(start, end)
+    return [
+        row for part in parts for batch in source.read(part, source.schema(), None) for row in batch["id"].to_pylist()
+    ]
+
+
+def test_what_one_statement_has_read_stays_for_another_that_has_not_begun(tmp_path):
+    feed = MailboxFeed(tmp_path)
+    feed.append(1)
+    with velostream.connect(tmp_path / "state") as connection:
+        connection.execute(f"CREATE TABLE early AS SELECT id FROM 'mailbox://{feed.folder}'")
+        connection.drain("early", timeout=120)
+        # In an ingest of its own, and held up: it has committed nothing when it is paused.
+        connection.execute("CREATE TABLE names AS SELECT id, name FROM memory://names")
+        connection.execute(
+            f"CREATE TABLE late AS SELECT m.id, n.name FROM 'mailbox://{feed.folder}' m "
+            "LEFT JOIN names n ON n.id = m.id"
+        )
+        connection.execute("PAUSE QUERY late")
+        for _ in range(3):
+            feed.append(2)
+            connection.drain("early", timeout=60)
+    with velostream.connect(tmp_path / "state") as connection:
+        feed.append(1)
+        connection.drain("early", timeout=60)
+        connection.execute("RESUME QUERY late")
+        connection.memory("names").append([{"id": 1, "name": "one"}])
+        connection.drain("late", timeout=60)
+        for table in ("early", "late"):
+            assert sorted(connection.execute(f"SELECT id FROM {table}").fetchall()) == [(n,) for n in range(1, 9)]
+
+
 def test_files_stay_for_whoever_has_not_read_them(tmp_path):
     feed = SpooledFeed(tmp_path)
     others = []
@@ -149,7 +257,7 @@ def test_files_stay_for_whoever_has_not_read_them(tmp_path):
         feed.append(1)
         position = source.latest_offset(position)
         ends.append(position)
-    others[:] = [{"offset": ends[1]}, {"offset": {"spool": "another", "files": 0}}, {"offset": 7}, {"tables_at": 3}]
+    others[:] = [ends[1], {"spool": "another", "files": 0}, 7, None]
     source.commit(ends[3])
     assert source.latest_offset(ends[1]) == ends[3]
     with pytest.raises(SourceError) as caught:

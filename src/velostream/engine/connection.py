@@ -98,7 +98,7 @@ class Connection:
             relations=SnapshotRelations(directory.folder("snapshots")),
             config=settings,
         )
-        self._book = SourceBook(directory, sequence)
+        self._book = SourceBook(directory, sequence, catalog)
         self._launcher = Launcher(self._context, self._book)
         self._supervisor = Supervisor(self._context, self._launcher)
         self._growing = Growing(self._context, self._launcher, self._supervisor)

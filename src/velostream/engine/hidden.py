@@ -84,14 +84,15 @@ class HiddenTables:
             former = self._running.runners.pop(fold.id, None)
             if isinstance(former, FoldRunner):
                 former.suspend()
-                self._start_fold(fold, former.source.spec, None)
+                self._start_fold(fold, former.spec, former.position)
 
     def _start_fold(self, entry: Entry, spec: SourceSpec, start: Offset | None) -> None:
         folded = present(entry.schema)
         self._context.sequence.add_columns(entry.id, folded)
         own = Schema(tuple(column for column in folded.columns if column.name != ORIGIN))
         schema = own.with_key(tuple(name for name in folded.key if name != ORIGIN))
-        self._running.start(FoldRunner(self._context, entry, source=self._book.open(spec), schema=schema, start=start))
+        source = self._book.open(spec)
+        self._running.start(FoldRunner(self._context, entry, source=source, schema=schema, start=start, spec=spec))
 
     def _folded(self, bound: BoundInput) -> tuple[Entry | None, SourceSpec]:
         """The fold of a source that has these columns, and the source as that reads it, or is to read it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,6 +25,13 @@ _READ_AS_A_WHOLE = 50_000
 """Spark reads a table of no more rows in less time than it takes to find out which of them a batch asks for."""
 
 
+class _Size(Enum):
+    SMALL = auto()
+    BIG = auto()
+    SPARKS = auto()
+    """Of whatever size, but files that Spark's workers read themselves: it is better joined by them."""
+
+
 class NarrowedTables:
     """The tables of a query that it needs no more of than what a batch asks for."""
 
@@ -43,18 +51,22 @@ class NarrowedTables:
 
     def frames(self, session: SparkSession, batch: DataFrame, *, driving: str, at: int) -> dict[str, DataFrame]:
         """The batch and these tables as of a commit number, by their relations, for one query over all of them."""
-        narrowed = {one.input for one in self._narrowings if self._is_worth_it(one, at)}
-        if not narrowed:
+        sizes = {one.input: self._size(one, at) for one in self._narrowings}
+        if _Size.BIG not in sizes.values():
             return {driving: batch}
+        few = {driving} | {relation for relation, size in sizes.items() if size is _Size.SMALL}
+        """Relations of which not too much is brought here for the values that they lead to."""
         used: list[object] = []
         # It is read for what it asks, and again for its rows.
         frames = {driving: keep_alive(kept_in_memory(batch.select("*"), used), *used)}
         for narrowing in self._narrowings:
             relation, entry = narrowing.input, self._tables[narrowing.input]
-            keys = self._keys(session, narrowing, frames) if relation in narrowed else None
+            known = sizes[relation] is _Size.BIG and all(one.relation in few for one in narrowing.asked)
+            keys = self._keys(session, narrowing, frames) if known else None
             if keys is None:
                 frames[relation] = self._context.frame(session, entry, at=at)
                 continue
+            few.add(relation)
             schema = self._context.table(entry.id).schema
             schema = schema.select(planned_columns(schema.names, entry))
             found = self._found(narrowing, keys, at).select(list(schema.names))
@@ -73,7 +85,7 @@ class NarrowedTables:
         return rows
 
     def _keys(self, session: SparkSession, narrowing: Narrowing, frames: Mapping[str, DataFrame]) -> pa.Table | None:
-        """What the batch asks for, each value once; None if it can't be told without asking it of too many rows."""
+        """What the batch asks for, each value once; None where it fails for a row."""
         try:
             asked = [
                 arrow_result(run_sql(session, one.sql, {one.relation: frames[one.relation]})) for one in narrowing.asked
@@ -85,10 +97,10 @@ class NarrowedTables:
             return None
         return distinct_keys(pa.concat_tables(asked)).rename_columns(list(narrowing.columns))
 
-    def _is_worth_it(self, narrowing: Narrowing, at: int) -> bool:
+    def _size(self, narrowing: Narrowing, at: int) -> _Size:
         entry = self._tables[narrowing.input]
         store = self._context.stores.find(entry.id)
         if store is not None:
-            # What Spark's workers read themselves is better joined by them.
-            return store.snapshot().parquet_files() is None
-        return self._always or self._context.memory_table(entry.id).snapshot(at).count() > _READ_AS_A_WHOLE
+            return _Size.BIG if store.snapshot().parquet_files() is None else _Size.SPARKS
+        big = self._always or self._context.memory_table(entry.id).snapshot(at).count() > _READ_AS_A_WHOLE
+        return _Size.BIG if big else _Size.SMALL

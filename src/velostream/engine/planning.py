@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from velostream.engine.catalog import CHANGERS, Entry, EntryKind
@@ -14,7 +13,6 @@ from velostream.engine.sourcing import reference_of
 from velostream.errors import Category, OptionError, SourceError, present
 from velostream.model.options import EVOLUTION
 from velostream.sources.base import SourceSpec
-from velostream.sources.common import OFFSET_RESET
 from velostream.sql.parse import parse_statement
 from velostream.sql.plan import Relation, RelationKind
 from velostream.sql.statements import Create, OptionValue, SourceRef
@@ -184,16 +182,12 @@ class Lens:
         was_missing = address in self._starts
         try:
             yield
-            begun = self._book.open(_from_its_beginning(spec)) if was_missing else source
+            begun = self._book.open(spec, from_beginning=True) if was_missing else source
             self._starts[address] = begun.initial_offset()
         except SourceError as error:
             if error.category is Category.MISSING:
                 self._starts[address] = None
             raise
-
-
-def _from_its_beginning(spec: SourceSpec) -> SourceSpec:
-    return replace(spec, options={**spec.options, OFFSET_RESET.name: "earliest"})
 
 
 def _address_of(spec: SourceSpec) -> str:

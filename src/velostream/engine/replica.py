@@ -123,6 +123,13 @@ def open_replica(replica: Replica) -> LookupReplica:
         return LookupReplica(rows, replica.deltas)
 
 
+def _close_replicas(directory: Path) -> None:
+    """Give back what this process has mapped of the replicas in a directory."""
+    with _opening:
+        for table in [table for table in _opened if Path(table[0]).is_relative_to(directory)]:
+            del _opened[table]
+
+
 def _keep_recent(opened: OrderedDict[_Key, Any], used: _Key, *, most: int) -> None:
     opened.move_to_end(used)
     while len(opened) > most:
@@ -244,6 +251,7 @@ class ReplicaPublisher:
         """Remove everything."""
         with self._lock:
             self._tables.clear()
+        _close_replicas(self._directory)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _publication(self, table: Table) -> _Publication:

@@ -13,14 +13,17 @@ from velostream import plugins
 from velostream.engine.spooled import SpooledSource, needs_spool
 from velostream.engine.table_sink import TableSink, table_sink
 from velostream.errors import NotFoundError, UnsupportedError
+from velostream.model.change import JsonValue
 from velostream.model.options import COPIED, SYSTEM_COLUMNS, Option, expand_environment
 from velostream.model.schema import Schema
 from velostream.plugins import Group
 from velostream.sinks.base import SinkSpec
 from velostream.sources.base import Source, SourceSpec
+from velostream.sources.common import OFFSET_RESET
 from velostream.sql.sources import source_of, uri_parameters
 
 if TYPE_CHECKING:
+    from velostream.engine.catalog import Catalog
     from velostream.engine.directory import StateDirectory
     from velostream.sinks.base import Sink
     from velostream.sql.statements import OptionValue, SourceRef
@@ -35,9 +38,10 @@ INTERNAL = (_SPOOL, COPIED, SYSTEM_COLUMNS)
 class SourceBook:
     """Makes sources and sinks out of references, and knows where feeds live."""
 
-    def __init__(self, directory: StateDirectory, sequence: CommitSequence) -> None:
+    def __init__(self, directory: StateDirectory, sequence: CommitSequence, catalog: Catalog) -> None:
         self._directory = directory
         self._sequence = sequence
+        self._catalog = catalog
 
     def options(self, kind: str) -> list[Option]:
         """The options a statement may give to a source of that kind."""
@@ -57,15 +61,25 @@ class SourceBook:
         folder = self.memory_folder(memory_name(address)) if reference.kind == "memory" else self._received(spec)
         return replace(spec, options=values | {_SPOOL: str(folder)})
 
-    def open(self, spec: SourceSpec) -> Source:
-        """A source of its own for whoever asks: planning looks afresh, an ingest or a fold keeps and closes its own."""
+    def open(self, spec: SourceSpec, *, from_beginning: bool = False) -> Source:
+        """A source of its own for whoever asks: planning looks afresh, an ingest or a fold keeps and closes its own.
+
+        One that is read from its end on may be opened to be read from its beginning.
+        """
         kind = _source_class(spec.kind)
         uri = spec.uri if kind.takes_variables else expand_environment(spec.uri)
-        source: Source = kind(replace(spec, uri=uri))
+        options = {**spec.options, OFFSET_RESET.name: "earliest"} if from_beginning else spec.options
+        source: Source = kind(replace(spec, uri=uri, options=options))
         if not needs_spool(source):
             return source
-        positions, durable = self._sequence.positions, self._directory.durable
-        return SpooledSource(source, self._received(spec), durable=durable, positions=positions)
+        folder, durable = self._received(spec), self._directory.durable
+        return SpooledSource(source, folder, durable=durable, positions=self._positions)
+
+    def _positions(self) -> list[JsonValue]:
+        """Offsets of everything that reads on, or is to begin reading."""
+        read = [position.get("offset") for position in self._sequence.positions()]
+        begun = (entry for entry in self._catalog if self._sequence.writer(entry.id) is None)
+        return [*read, *(start for entry in begun for start in entry.starts.values())]
 
     def open_sink(
         self, reference: SourceRef, options: Iterable[OptionValue], schema: Schema, *, changes: bool = False

@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,21 @@ class SpooledSource(Source):
     """Reads a stream through a spool. Its offsets are numbers of files, all of which have been read."""
 
     def __init__(
-        self, inner: Source, folder: Path, *, durable: bool, positions: Callable[[], Iterable[Mapping[str, Any]]]
+        self, inner: Source, folder: Path, *, durable: bool, positions: Callable[[], Iterable[JsonValue]]
     ) -> None:
-        """`positions` gives those of everything that reads or will read on; files before all of them are forgotten."""
+        """`positions` gives the offsets, in whatever sources, of everything that reads or will read on; files before
+        all of them are forgotten.
+        """
         # The options of the source are checked already.
         self.spec, self.settings, self.warnings = inner.spec, inner.settings, inner.warnings
         self.reader, self.companions = None, None
         self._inner: Source | None = inner
         self._capabilities = replace(inner.capabilities, replay=Replay.UNTIL_COMMIT)
         self._spool = Spool(folder, durable=durable)
-        self._positions: Callable[[], Iterable[Mapping[str, Any]]] | None = positions
+        self._positions: Callable[[], Iterable[JsonValue]] | None = positions
         self._is_told = False
         """Whether the source knows which position was the last one that we kept."""
+        self._columns: Schema | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers read files; the source itself stays here."""
@@ -61,20 +65,32 @@ class SpooledSource(Source):
 
     @property
     def begins_at_latest(self) -> bool:
-        return self._source.begins_at_latest
+        """Always: what is no longer kept can't be read, so where a statement begins has to be remembered."""
+        return True
 
     @property
     def system_columns(self) -> tuple[str, ...]:
         return self._source.system_columns
 
+    @property
+    def poll_interval(self) -> timedelta:
+        return self._source.poll_interval
+
     def schema(self) -> Schema | None:
-        return self._source.schema()
+        """Those of the source; what it says once holds, since a simple one loads everything to tell."""
+        if self._columns is None:
+            self._columns = self._source.schema()
+        return self._columns
 
     def initial_offset(self) -> Offset:
         """The end for a statement that wants no more than what is to come, else what is still kept."""
+        if self._source.begins_at_latest:
+            # What nobody has taken in yet came before the statement as well.
+            self._receive()
+            return self._offset(self._spool.count())
         with self._spool.appending():
             self._received()
-            return self._offset(self._spool.count() if self.begins_at_latest else self._spool.first() - 1)
+            return self._offset(self._spool.first() - 1)
 
     def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
         self._receive()
@@ -114,7 +130,7 @@ class SpooledSource(Source):
 
     def commit(self, end: Offset) -> None:
         """Forget what everybody has. The newest file stays: it knows how far the source has been read."""
-        known = (position.get("offset") for position in (self._positions or tuple)())
+        known = (self._positions or tuple)()
         kept = [one["files"] for one in known if isinstance(one, Mapping) and one.get("spool") == self._name]
         self._spool.delete_before(min([self._files(end), *kept]) + 1)
 
@@ -133,17 +149,18 @@ class SpooledSource(Source):
                 self._is_told = True
             target = source.latest_offset(position)
             while not source.reached(position, target):
-                end = source.latest_offset(position, max_rows=_ROWS_PER_FILE)
+                end = source.earlier(source.latest_offset(position, max_rows=_ROWS_PER_FILE), target)
                 if end == position:
                     break
+                self._is_told = False
                 self._keep(position, end)
                 source.commit(end)
-                position = end
+                position, self._is_told = end, True
         self.warnings = source.warnings
 
     def _keep(self, start: Offset, end: Offset) -> None:
         source, bad = self._source, list[BadRecord]()
-        schema = source.schema()
+        schema = self.schema()
         if schema is None:
             raise SourceError(
                 f'"{self.spec.shown}" has records and no columns',

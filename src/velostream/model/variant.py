@@ -71,7 +71,7 @@ def encoded(value: Any) -> dict[str, bytes]:
     return {"value": body, "metadata": metadata}
 
 
-def decoded(given: Mapping[str, bytes] | None) -> Any:
+def decoded(given: Mapping[str, bytes | None] | None) -> Any:
     """The Python value of such a struct. Timestamps are naive, in UTC; a null inside is None, as NULL is."""
     if given is None:
         return None
@@ -99,8 +99,10 @@ def decoder_within(type_: pa.DataType) -> Callable[[Any], Any] | None:
     return lambda value: value and [_applied(element, one) for one in value]
 
 
-def _read(given: Mapping[str, bytes]) -> Any:
+def _read(given: Mapping[str, bytes | None]) -> Any:
     """The Python value of the bytes; `ValueError` when they are no VARIANT, or one that Python has no value for."""
+    if given["value"] is None or given["metadata"] is None:
+        raise ValueError("it has no bytes")
     try:
         return _Reader(given["value"], given["metadata"]).read()
     except (IndexError, OverflowError, struct.error) as error:

@@ -177,8 +177,8 @@ class Source(ABC):
 
     @property
     def begins_at_latest(self) -> bool:
-        """Whether `initial_offset` is the end of what is there at the moment it is asked for. The engine asks once,
-        when a statement is made, and remembers.
+        """Whether `initial_offset` depends on the moment it is asked for, as the end of what is there does. The engine
+        asks once, when a statement is made, and remembers.
         """
         return False
 
@@ -232,8 +232,8 @@ class Source(ABC):
         return bool(position == target)
 
     def earlier(self, end: Offset, stop: Offset) -> Offset:
-        """Where reading is to end that goes no further than either of two positions. Sources that are read in parts at
-        paces of their own override this.
+        """Where reading is to end that goes no further than either of two positions, of which `stop` was given first.
+        Sources that are read in parts at paces of their own override this.
         """
         return stop if self.reached(end, stop) else end
 
@@ -326,6 +326,10 @@ class SimpleSource(Source):
 
     def reached(self, position: Offset, target: Offset) -> bool:
         return target is None or bool(position == target)
+
+    def earlier(self, end: Offset, stop: Offset) -> Offset:
+        """What is loaded is never less than all there is, so an end that was asked for before is the earlier one."""
+        return stop
 
     @property
     def _is_polled(self) -> bool:

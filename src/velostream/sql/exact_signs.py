@@ -25,13 +25,13 @@ def with_exact_signs(tree: exp.Expr, resolution: Resolution) -> exp.Expr:
     """The tree with such signs written otherwise, in place, where the type of what they stand before is known."""
     # The innermost first: what stands around them is then made of the new ones.
     for node in reversed(list(tree.find_all(exp.Neg, exp.Abs, exp.Anonymous))):
-        if (type_ := rounded_type(node, resolution)) is not None:
-            node.replace(exp.paren(_exact(node, render_type(type_))))
+        operand, type_ = _operand(node), rounded_type(node, resolution)
+        if operand is not None and type_ is not None:
+            node.replace(exp.paren(_exact(node, exp.paren(operand), render_type(type_))))
     return tree
 
 
-def _exact(node: exp.Expr, type_: str) -> exp.Expr:
-    operand = exp.paren(_operand(node))
+def _exact(node: exp.Expr, operand: exp.Expr, type_: str) -> exp.Expr:
     difference = exp.Sub(this=exp.Literal.number(0), expression=operand.copy())
     negated = exp.cast(difference, type_, dialect="spark")
     if not isinstance(node, exp.Abs):
@@ -44,13 +44,17 @@ def rounded_type(node: exp.Expr, resolution: Resolution) -> pa.DataType | None:
     """The type of a sign's operand, if that may have more digits than Spark computes with; None for other nodes."""
     if not (isinstance(node, exp.Neg | exp.Abs) or function_name(node) in _NEGATIONS):
         return None
-    type_ = _type_of(_operand(node), resolution)
+    operand = _operand(node)
+    type_ = None if operand is None else _type_of(operand, resolution)
     return type_ if type_ is not None and pa.types.is_decimal(type_) and type_.precision > _ROUNDED_TO else None
 
 
-def _operand(node: exp.Expr) -> exp.Expr:
-    operand = node.expressions[0] if isinstance(node, exp.Anonymous) else node.this
-    return operand.unnest() if isinstance(operand, exp.Paren) else operand
+def _operand(node: exp.Expr) -> exp.Expr | None:
+    """What the sign is of; None where a function has no argument, or several."""
+    given = node.expressions if isinstance(node, exp.Anonymous) else [node.this]
+    if len(given) != 1 or not isinstance(given[0], exp.Expr):
+        return None
+    return given[0].unnest() if isinstance(given[0], exp.Paren) else given[0]
 
 
 def _type_of(operand: exp.Expr, resolution: Resolution) -> pa.DataType | None:

@@ -309,3 +309,8 @@ def test_within_is_a_condition_on_event_times(view, shop):
     assert "CAST(`a`.`ts` AS TIMESTAMP) BETWEEN CAST(`b`.`ts` AS TIMESTAMP) - INTERVAL '90' SECOND AND " in plan.sql
     with pytest.raises(SqlError, match='the event time of "a"'):
         view(text)
+
+
+@pytest.mark.parametrize("call", ["negative()", "negate()", "negative(1, 2)"])
+def test_a_sign_of_nothing_is_left_for_spark_to_refuse(view, call):
+    assert call.upper() in view(f"SELECT {call} AS n FROM orders").sql.upper()

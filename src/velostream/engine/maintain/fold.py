@@ -25,7 +25,7 @@ from velostream.engine.status import CAUGHT_UP, GAUGE_SECONDS, State
 from velostream.errors import FurtherColumnsError, VelostreamError
 from velostream.model.change import Epoch, Write
 from velostream.model.retry import RetryPolicy
-from velostream.sources.base import BadRecord, Offset, Replay, Source
+from velostream.sources.base import BadRecord, Offset, Replay, Source, SourceSpec
 
 if TYPE_CHECKING:
     from velostream.engine.catalog import Entry
@@ -61,11 +61,21 @@ class FoldRunner(Runner):
     """Reads one source on a thread of its own and commits the difference, with the position, into its table."""
 
     def __init__(
-        self, context: EngineContext, entry: Entry, *, source: Source, schema: Schema, start: Offset | None = None
+        self,
+        context: EngineContext,
+        entry: Entry,
+        *,
+        source: Source,
+        schema: Schema,
+        start: Offset | None = None,
+        spec: SourceSpec | None = None,
     ) -> None:
-        """`start` is where a source that nothing was read of is begun, if that is settled already."""
+        """`start` is where a source that nothing was read of is begun, if that is settled already; `spec` is how it was
+        named, for who goes on with it in another way.
+        """
         super().__init__(context, entry)
         self.source = source
+        self.spec = spec or source.spec
         if context.directory.durable:
             source.reader, source.companions = entry.id, self._positions_of_others
         self._schema = schema
@@ -92,6 +102,11 @@ class FoldRunner(Runner):
         others = (one for one in self.context.catalog if one.kind is EntryKind.SOURCE and one.id != self.entry.id)
         known = (self.context.sequence.writer(one.id) for one in others)
         return [one.position.get("offset") for one in known if one is not None]
+
+    @property
+    def position(self) -> Offset:
+        """How far the source has been read."""
+        return self._position
 
     def start(self) -> None:
         self._stopping = False

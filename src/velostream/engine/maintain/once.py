@@ -173,6 +173,9 @@ class OnceRunner(Runner):
         prepare, refused = self._prepare(), list[BadRecord]()
 
         def prepared(batch: pa.RecordBatch) -> pa.Table:
+            if self._ended():
+                # Where few rows are found there may be no commit for long.
+                raise _StoppedError
             rows, bad = prepare(pa.Table.from_batches([batch]))
             refused.extend(bad)
             return rows

@@ -93,8 +93,8 @@ class ViewRunner(Runner):
 
     def _begin_after_others(self) -> None:
         for find in self.first:
-            while not self._stopped and not _is_drained(find):
-                pass
+            while not (self._stopped or self.context.closing.is_set() or _is_drained(find)):
+                self.context.closing.wait(_LOOK_SECONDS)
         self._loop.add(self)
 
     def stop(self) -> None:
@@ -453,7 +453,6 @@ def _is_drained(find: Callable[[], Runner | None]) -> bool:
     """Whether who is found has taken in what was there a moment ago, or can't; somebody else may take its place."""
     runner = find()
     if runner is None:
-        time.sleep(0.1)
         return False
     try:
         runner.drain(time.monotonic() + _DRAIN_SECONDS)
