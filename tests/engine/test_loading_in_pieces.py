@@ -16,8 +16,8 @@ import pytest
 
 import velostream
 from velostream.engine.context import EngineContext
+from velostream.engine.directory import LOADS
 from velostream.engine.maintain import once
-from velostream.engine.maintain.loading import LOADS
 from velostream.engine.pieces import LocalFiles, Pieces
 from velostream.errors import Category, SourceError, StoreError, WaitTimeoutError
 from velostream.testing.crash import play_until_crash

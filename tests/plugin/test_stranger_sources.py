@@ -12,6 +12,7 @@ import velostream
 from velostream import plugins
 from velostream.engine.spooled import SpooledSource
 from velostream.errors import Category, SourceError
+from velostream.model.options import Option, OptionType
 from velostream.plugins import Group
 from velostream.sources.base import SimpleSource, SourceSpec
 from velostream.testing.crash import play_until_crash
@@ -159,10 +160,11 @@ class RestlessSource(SimpleSource):
     """Has another end whenever it is asked."""
 
     kind = "restless"
+    options = (Option("poll.interval", "how often it is asked", OptionType.DURATION),)
     ends = loads = 0
 
     def supports_incremental(self):
-        return True
+        return "poll.interval" not in self.settings
 
     def get_current_offset(self):
         self.ends += 1
@@ -188,6 +190,19 @@ def test_a_source_that_never_rests_gives_what_was_there_a_moment_ago(tmp_path):
     assert found == list(range(len(found)))
     assert position["files"] == 6
     assert restless.loads == 2, "all of it is loaded for the columns, and to begin with"
+
+
+def test_who_waits_for_a_table_of_a_source_that_never_rests_waits_for_what_was_there(monkeypatch):
+    load = plugins.load
+    monkeypatch.setattr(
+        plugins, "load", lambda group, name: RestlessSource if name == "restless" else load(group, name)
+    )
+    monkeypatch.setattr(plugins, "names", lambda group, names=plugins.names: [*names(group), "restless"])
+    with velostream.connect() as connection:
+        connection.execute("CREATE TABLE t AS SELECT id FROM 'restless://here?poll.interval=10ms'")
+        connection.wait("t", timeout=120)
+        for _ in range(3):
+            connection.drain("t", timeout=60)
 
 
 def test_who_wants_what_is_to_come_gets_nothing_that_nobody_had_taken_in(tmp_path):

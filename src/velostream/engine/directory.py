@@ -15,6 +15,8 @@ from pathlib import Path
 
 from velostream.errors import Category, StateError
 
+LOADS = "loads"
+"""The folder of files with rows on their way into tables. Each attempt at a load has a folder of its own in it."""
 _REWRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _DEAD_HOLDER_PATIENCE_SECONDS = 10.0
 """How long to wait for the JVM of a killed process: it inherits the lock and ends a few seconds later."""

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from velostream.engine.directory import LOADS
 from velostream.engine.lookup import FetchedTable, LookupTable, LookupTally, ReplicatedTable, run_stages
-from velostream.engine.maintain.loading import LOADS
 from velostream.engine.matches import can_evaluate
 from velostream.engine.narrowed import NarrowedTables
 from velostream.engine.relations import Reader, arrow_result, run_sql, schema_of

@@ -149,7 +149,7 @@ class SpooledSource(Source):
                 self._is_told = True
             target = source.latest_offset(position)
             while not source.reached(position, target):
-                end = source.earlier(source.latest_offset(position, max_rows=_ROWS_PER_FILE), target)
+                end = source.latest_offset(position, max_rows=_ROWS_PER_FILE)
                 if end == position:
                     break
                 self._is_told = False

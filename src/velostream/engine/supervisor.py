@@ -14,8 +14,9 @@ from velostream.engine.catalog import HIDDEN, Entry, EntryKind, Wish
 from velostream.engine.changing import target_columns
 from velostream.engine.context import DEAD_LETTERS
 from velostream.engine.declared import fit_declared
+from velostream.engine.directory import LOADS
 from velostream.engine.functions import calls
-from velostream.engine.maintain.loading import LOADS, is_loading
+from velostream.engine.maintain.loading import is_loading
 from velostream.engine.options import MEMORY, query_options, store_options
 from velostream.engine.spark_failures import query_error
 from velostream.engine.status import State, StatusBoard

@@ -11,6 +11,7 @@ Sources travel: the engine pickles them to Spark's workers, which call `read` in
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from velostream.model.schema import Schema
 
 Offset = JsonValue
 """A position, JSON-safe; everything before it has been read. Opaque to the engine but for equality."""
+_ENDS_REMEMBERED = 1000
 
 
 class Emits(StrEnum):
@@ -232,8 +234,8 @@ class Source(ABC):
         return bool(position == target)
 
     def earlier(self, end: Offset, stop: Offset) -> Offset:
-        """Where reading is to end that goes no further than either of two positions, of which `stop` was given first.
-        Sources that are read in parts at paces of their own override this.
+        """Where reading is to end that goes no further than either of two positions. Sources that are read in parts at
+        paces of their own override this.
         """
         return stop if self.reached(end, stop) else end
 
@@ -283,6 +285,12 @@ class SimpleSource(Source):
     Delivery guarantee: exactly-once, if a range that is asked for again gives the same rows.
     """
 
+    def __init__(self, spec: SourceSpec) -> None:
+        super().__init__(spec)
+        self._times_told = 0
+        self._told: dict[str, int] = {}
+        """Which time it was that one of the latest ends was told last."""
+
     @abstractmethod
     def bulk_load(self, until: Offset) -> pa.Table:
         """Everything up to an offset that `get_current_offset` gave. Without incremental phase: what is there now."""
@@ -311,7 +319,15 @@ class SimpleSource(Source):
         return None
 
     def latest_offset(self, start: Offset, *, max_rows: int | None = None) -> Offset:
-        return self.get_current_offset() if start is None or self.capabilities.follows else start
+        if start is not None and not self.capabilities.follows:
+            return start
+        found = self.get_current_offset()
+        self._times_told += 1
+        self._told.pop(_form(found), None)
+        self._told[_form(found)] = self._times_told
+        if len(self._told) > _ENDS_REMEMBERED:
+            del self._told[next(iter(self._told))]
+        return found
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Partition]:
         if start == end:
@@ -325,12 +341,16 @@ class SimpleSource(Source):
         yield from table.select(list(schema.names)).cast(schema.arrow).to_batches()
 
     def reached(self, position: Offset, target: Offset) -> bool:
-        return target is None or bool(position == target)
-
-    def earlier(self, end: Offset, stop: Offset) -> Offset:
-        """What is loaded is never less than all there is, so an end that was asked for before is the earlier one."""
-        return stop
+        """Offsets need have no order of their own: what was told later is further on."""
+        if target is None or position == target:
+            return True
+        here, there = (self._told.get(_form(one)) for one in (position, target))
+        return here is not None and there is not None and here > there
 
     @property
     def _is_polled(self) -> bool:
         return "poll.interval" in self.settings and not self.supports_incremental()
+
+
+def _form(offset: Offset) -> str:
+    return json.dumps(offset, sort_keys=True)

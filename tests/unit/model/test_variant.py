@@ -144,3 +144,10 @@ def test_bytes_that_are_no_variant_are_refused_and_told(given):
         decoded(given)
     assert caught.value.code == "malformed-variant"
     assert caught.value.detail
+
+
+@pytest.mark.parametrize("missing", ["value", "metadata"])
+def test_a_struct_that_lacks_bytes_is_malformed(missing):
+    with pytest.raises(QueryError, match="can't be read") as caught:
+        decoded(encoded(1) | {missing: None})
+    assert caught.value.code == "malformed-variant"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 100_000
 """About how many rows one commit takes in, unless `max.rows.per.trigger` says otherwise."""
-LOADS = "loads"
-"""The folder of files with rows on their way into tables. Each attempt at a load has a folder of its own in it."""
 _MARK = {"loading": True}
 """What the position of all pieces but the last has."""
 

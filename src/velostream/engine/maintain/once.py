@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from velostream.engine.declared import split_off_nulls
-from velostream.engine.maintain.loading import LOADS, Attempt, is_loading
+from velostream.engine.directory import LOADS
+from velostream.engine.maintain.loading import Attempt, is_loading
 from velostream.engine.nearby import NearReading
 from velostream.engine.pieces import Piece, cut_into_pieces, gather_in_pieces, shares_files
 from velostream.engine.query import LOOKUP, Runner

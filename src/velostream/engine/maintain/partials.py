@@ -212,7 +212,7 @@ class PartialState:
         if _ROWS not in names:
             names, wanted = [*names, _ROWS], [*wanted, ([], "count_all")]
         if any(_differs_from_sql(contributions.schema.field(key).type) for key in self.keys):
-            numbers = _numbered(contributions, self.keys)
+            numbers = _group_numbers(contributions, self.keys)
             numbered = contributions.append_column(_NUMBER, pa.array(numbers))
             groups = numbered.group_by(_NUMBER, use_threads=False).aggregate(wanted).sort_by(_NUMBER)
             keys = _firsts(contributions, self.keys, numbers).columns
@@ -303,7 +303,7 @@ def _or_zero(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.fill_null(values, pa.scalar(0).cast(values.type)) if values.null_count else values
 
 
-def _numbered(rows: pa.Table, keys: Sequence[str]) -> Integers:
+def _group_numbers(rows: pa.Table, keys: Sequence[str]) -> Integers:
     """The number of the group of each row, from 0 on without gaps."""
     numbers: dict[Hashable, int] = {}
     values = key_values(rows, keys)
