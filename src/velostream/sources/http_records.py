@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -35,8 +38,11 @@ _BY_CONTENT_TYPE = (
 _SAMPLE_RECORDS = 10_000
 _SAMPLE_BYTES = 4 << 20
 _ROWS_PER_TABLE = 50_000
-_BLOCK_BYTES = 1 << 23
+_BLOCK_BYTES = 1 << 22
 """Lines are read so many bytes at a time."""
+
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -157,13 +163,17 @@ class Body:
 
     def _decode_lines(self, lines: LineFormat, schema: Schema, on_bad: OnBad) -> Iterator[pa.Table]:
         preamble = self._preamble(lines)
-        for position, data in cut_records(self.answer.body[preamble.length :], lines.quote, size=_BLOCK_BYTES):
 
-            def reject(rejected: Rejected, position: int = preamble.length + position) -> None:
-                line = self.answer.body.count(b"\n", 0, position + rejected.place) + 1
+        def decoded(piece: tuple[int, bytes]) -> tuple[pa.Table, int, list[Rejected]]:
+            refused: list[Rejected] = []
+            return lines.decode(piece[1], preamble, schema, refused.append), piece[0], refused
+
+        pieces = cut_records(self.answer.body[preamble.length :], lines.quote, size=_BLOCK_BYTES)
+        for rows, position, refused in _side_by_side(decoded, pieces):
+            for rejected in refused:
+                line = self.answer.body.count(b"\n", 0, preamble.length + position + rejected.place) + 1
                 on_bad(BadRecord(rejected.raw, f"{self._place} line {line}", rejected.reason))
-
-            yield lines.decode(data, preamble, schema, reject)
+            yield rows
 
     def _decode_records(self, first: int, records: Sequence[Any], schema: Schema, on_bad: OnBad) -> pa.Table:
         objects: list[tuple[int, Mapping[str, Any]]] = []
@@ -185,6 +195,21 @@ class Body:
         if not isinstance(record, dict):
             return "not a JSON object"
         return further_field(record, schema) if self._rules.settings.refuse_further_fields else None
+
+
+def _side_by_side(work: Callable[[_Given], _Found], given: Iterable[_Given]) -> Iterator[_Found]:
+    """What work makes of each, in their order. As many are worked on at a time as there are cores: what decodes lets go
+    of Python's lock.
+    """
+    threads = os.cpu_count() or 1
+    waiting: deque[Future[_Found]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="decoding") as pool:
+        for one in given:
+            waiting.append(pool.submit(work, one))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def infer_columns(bodies: Iterator[Body], settings: FormatSettings) -> Schema | None:
