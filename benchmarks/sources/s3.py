@@ -14,7 +14,8 @@ from benchmarks.sources.loading import Driver, Target, measure_load
 from benchmarks.sources.trades import SCHEMA, Content, trades
 from velostream.testing.services.s3 import S3Service
 
-ROWS = 1_000_000
+ROWS = 5_000_000
+"""With fewer it is the planning of the statement that is measured."""
 OBJECTS = 4
 _TARGET = Target(of_driver=0.6)
 

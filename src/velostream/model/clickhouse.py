@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +28,23 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
 
 _MARKER = re.compile(r"\{p(\d+)\}")
 _CLIENT = "velostream"
+_KEPT_SECONDS = 30.0
+"""How long a client that nobody has stays open, and may know an older state of the server's settings."""
 
 # What it logs it raises as well.
 logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
+
+
+_giving = threading.Lock()
+_given_back: list[_Kept] = []
+"""Clients that nobody has, the longest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    at: float
+    server: ClickhouseServer
+    client: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,21 @@ class ClickhouseServer:
     ) -> ClickhouseServer:
         mode = ssl_mode or "disable"
         return cls(address, mode != "disable", mode == "verify", connect_seconds, wait_seconds)
+
+    def borrowed(self) -> Any:
+        """A client for a while, maybe one that was given back a moment ago: making one takes three requests."""
+        with _giving:
+            while _given_back and time.monotonic() - _given_back[0].at > _KEPT_SECONDS:
+                _given_back.pop(0).client.close()
+            for place, kept in enumerate(_given_back):
+                if kept.server == self:
+                    return _given_back.pop(place).client
+        return self.client()
+
+    def give_back(self, client: Any) -> None:
+        """Let somebody else have a client, whatever was done with it: it knows nothing but the server's settings."""
+        with _giving:
+            _given_back.append(_Kept(time.monotonic(), self, client))
 
     def client(self) -> Any:
         """A client of clickhouse-connect that the server has answered. Raises what the driver raises."""

@@ -45,7 +45,7 @@ class ClickhouseDriver(DatabaseDriver):
 
     def open(self, *, snapshot: str | None = None, shared: bool = False) -> ClickhouseSession:
         with self.failures():
-            return ClickhouseSession(self, self.server.client())
+            return ClickhouseSession(self, self.server.borrowed())
 
     @contextmanager
     def failures(self, *, name: str | None = None) -> Iterator[None]:
@@ -147,7 +147,7 @@ class ClickhouseSession(DatabaseSession):
         return ()
 
     def close(self) -> None:
-        self._client.close()
+        self._driver.server.give_back(self._client)
 
     def _columns(self, statement: Statement, *, name: str = "query") -> dict[str, str]:
         """The columns that a statement gives, and their types as the server names them."""
