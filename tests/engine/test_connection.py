@@ -222,6 +222,29 @@ def _counting(method, read):
     return counted
 
 
+def test_numbers_that_the_keys_type_can_not_hold_find_nothing():
+    answers = {}
+    for way in ("fast", "narrowed", "general"):
+        with velostream.connect(config={"velostream.lookup": way}) as connection:
+            connection.execute("CREATE TABLE prices (at DECIMAL(6,3) PRIMARY KEY, name STRING)")
+            connection.execute("INSERT INTO prices VALUES (1.5, 'low'), (999.99, 'high')")
+            numbers = [Decimal("1.50"), Decimal("999.99"), Decimal("1000.00"), Decimal("-98765432109.50"), None]
+            connection.memory("asked").append([{"at": at, "n": n} for n, at in enumerate(numbers)])
+            connection.execute(
+                "CREATE TABLE found AS SELECT a.n, p.name, (SELECT COUNT(*) FROM prices q WHERE q.at = a.n) AS whole "
+                "FROM memory://asked a LEFT JOIN prices p ON p.at = a.at"
+            )
+            connection.execute("CREATE TABLE named AS SELECT a.n FROM memory://asked a JOIN prices p ON p.at = a.at")
+            for name in ("found", "named"):
+                connection.drain(name, timeout=60)
+            answers[way] = rows(connection, "SELECT * FROM found"), rows(connection, "SELECT * FROM named")
+            by = dict(connection.execute("EXPLAIN SELECT a.n FROM memory://asked a JOIN prices p ON p.at = a.at"))
+    assert answers["fast"] == answers["narrowed"] == answers["general"]
+    assert answers["fast"][0] == [(0, "low", 0), (1, "high", 0), (2, None, 0), (3, None, 0), (4, None, 0)]
+    assert answers["fast"][1] == [(0,), (1,)]
+    assert "by key (at)" in by["lookup"]
+
+
 def test_rows_that_make_an_expression_fail_become_dead_letters(connection):
     connection.memory("texts").append([{"t": "1"}, {"t": "two"}, {"t": "3"}, {"t": None}])
     connection.execute("CREATE TABLE numbers AS SELECT CAST(t AS INT) AS n FROM memory://texts")

@@ -105,8 +105,9 @@ def _map_rows(plan: MapPlan, inputs: dict[str, Input]) -> Iterator[tuple[str, st
     if plan.why_not:
         yield ("general path", f"Spark joins each batch with snapshots of the tables: {plan.why_not}")
         narrowed = {narrowing.input: narrowing for narrowing in plan.narrowings}
+        known = all(entry.target.schema is not None for entry in inputs.values())
         for relation, entry in inputs.items():
-            if relation != plan.driving:
+            if known and relation != plan.driving:
                 yield ("reading", _reading_text(entry, narrowed.get(relation)))
 
 

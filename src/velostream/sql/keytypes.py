@@ -53,8 +53,8 @@ def field_type(type_: pa.DataType, names: Sequence[str]) -> pa.DataType | None:
 def key_cast(given: pa.DataType | None, wanted: pa.DataType) -> str | None:
     """How a driving value becomes a key of the table's type, as a pattern; None when `=` would mean something else.
 
-    A whole number too big for the column's type becomes NULL, which matches nothing, as no value of the column could.
-    Floats never: Spark takes -0.0 for 0.0 and every NaN for the same, an index need not.
+    A number too big for the column's type becomes NULL, which matches nothing, as no value of the column could. Not one
+    with more digits behind the point than the column has, which would be rounded; and floats never: Spark takes -0.0 for 0.0 and every NaN for the same, an index need not.
     """
     if given is None or pa.types.is_floating(wanted) or pa.types.is_nested(wanted) or pa.types.is_null(wanted):
         return None
@@ -63,9 +63,9 @@ def key_cast(given: pa.DataType | None, wanted: pa.DataType) -> str | None:
     if pa.types.is_integer(given) and pa.types.is_integer(wanted):
         return _CAST if given.bit_width <= wanted.bit_width else _NARROW
     if pa.types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale
         if pa.types.is_integer(given):
-            return _CAST if wanted.precision - wanted.scale >= _DIGITS[given.bit_width] else None
-        if pa.types.is_decimal(given):
-            whole = wanted.precision - wanted.scale >= given.precision - given.scale
-            return _CAST if whole and wanted.scale >= given.scale else None
+            return _CAST if whole >= _DIGITS[given.bit_width] else _NARROW
+        if pa.types.is_decimal(given) and wanted.scale >= given.scale:
+            return _CAST if whole >= given.precision - given.scale else _NARROW
     return None
