@@ -53,9 +53,9 @@ def field_type(type_: pa.DataType, names: Sequence[str]) -> pa.DataType | None:
 def key_cast(given: pa.DataType | None, wanted: pa.DataType) -> str | None:
     """How a driving value becomes a key of the table's type, as a pattern; None when `=` would mean something else.
 
-    A number too big for the column's type becomes NULL, which matches nothing, as no value of the column could; one with
-    more digits behind the point would be rounded. Floats never: Spark takes -0.0 for 0.0 and every NaN for the same, an
-    index need not.
+    A number too big for the column's type becomes NULL, which matches nothing, as no value of the column could; one
+    with more digits behind the point would be rounded. Floats never: Spark takes -0.0 for 0.0 and every NaN for the
+    same, an index need not.
     """
     if given is None or pa.types.is_floating(wanted) or pa.types.is_nested(wanted) or pa.types.is_null(wanted):
         return None
